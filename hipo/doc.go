@@ -1,0 +1,2 @@
+// Package hipo reads HIPO files.
+package hipo

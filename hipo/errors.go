@@ -1,0 +1,22 @@
+package hipo
+
+import "fmt"
+
+// FormatError says that the bytes of a file break a rule of the format, and
+// where. Its text is one line: file, record, byte, what was wrong.
+type FormatError struct {
+	File   string // as it was opened
+	Record int    // from 0; -1: not in a record
+	Off    int64  // byte in the file; -1: unknown
+	Msg    string // what was found, and what was expected
+}
+
+func (e *FormatError) Error() string {
+	switch {
+	case e.Record >= 0:
+		return fmt.Sprintf("%s: record %d at byte %d: %s", e.File, e.Record, e.Off, e.Msg)
+	case e.Off >= 0:
+		return fmt.Sprintf("%s: byte %d: %s", e.File, e.Off, e.Msg)
+	}
+	return e.File + ": " + e.Msg
+}

@@ -1,0 +1,15 @@
+// Package materialize turns a chain of HIPO files into columns: plain .npy
+// bytes that can be read from any offset.
+//
+// A Chain is the given files in order, read as one. A View is what a tree
+// shows: the whole chain, or one file of it. A View has Banks, a Bank has
+// Columns, and a Column answers Size, Open and ReadAt. Lengths are bytes,
+// rows or entries, as the names say.
+//
+// Row counts are not known before a pass over the data has counted them:
+// whatever takes a context may wait for that pass, and gives up with the
+// context's error when its caller does. An error that is not a context's is
+// about the data and says file, record and byte.
+//
+// Everything exported is safe for concurrent use.
+package materialize
