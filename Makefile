@@ -1,0 +1,44 @@
+# hipofs: what one can ask for. "make" alone lists it.
+
+GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
+EVENTS   ?= 200000
+RUNS     ?= 5
+FUZZTIME ?= 30s
+
+.PHONY: help demo test bench build lint fuzz clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: ## mount a real file, read a column with NumPy, unmount; installs what it needs
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@scripts/guard.sh scripts/demo.sh
+
+test: ## every test; installs what it needs
+	@scripts/setup.sh test
+	@scripts/guard.sh scripts/test.sh
+
+bench: ## time and memory beside oxihipo; EVENTS=200000 RUNS=5
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@scripts/guard.sh .venv/bin/python integration/bench.py --events $(EVENTS) --runs $(RUNS)
+
+build: ## the command, build/hipofs
+	go build -o build/hipofs ./cmd/hipofs
+
+lint: ## gofmt, go vet, and the linters with the rule of the layers
+	@test -z "$$(gofmt -l .)" || { echo "not in gofmt's form:"; gofmt -l .; exit 1; }
+	go vet ./...
+	go run $(GOLANGCI) run ./...
+
+fuzz: ## each fuzz target in turn; FUZZTIME=30s
+	@for pkg in $$(go list ./...); do \
+		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
+			echo "$$pkg $$target"; \
+			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+		done; \
+	done
+
+clean: ## remove build/ and .venv/
+	rm -rf build .venv

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# make test: every test of the project, and a reason beside each flag.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+step() { printf '\n== %s\n' "$*"; }
+
+step "lint: gofmt, go vet, the layers"
+make --no-print-directory lint
+
+step "Go tests" # -count=1: a cached result proves nothing about this machine's kernel
+go test -count=1 ./...
+
+step "Go tests under the race detector"
+go test -count=1 -race ./materialize/... ./fs/...
+
+step "the same on one processor" # another order of events: what waits for what, and who starves
+GOMAXPROCS=1 go test -count=1 -race ./materialize/...
+
+step "real mounts, real clients"
+.venv/bin/python -m pytest integration
