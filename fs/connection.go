@@ -1,0 +1,218 @@
+package fs
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// connection is a mount's link to the kernel, and the way to end it. go-fuse is
+// handed the descriptor instead of mounting by itself: its way leaves /dev/fuse
+// open in children of this process, where it keeps a dead mount's readers
+// hanging, and it does not say why fusermount3 refused.
+type connection struct {
+	dir    string
+	fd     int    // /dev/fuse, close-on-exec; go-fuse owns it once it serves
+	helper string // the fusermount3 that mounted; "": mounted directly
+
+	// With auto_unmount, the helper runs on and unmounts when lifeline closes,
+	// as it does when this process dies.
+	lifeline *os.File
+	watching *exec.Cmd
+}
+
+// connect mounts on dir: root directly, others through fusermount3.
+func connect(dir string, o Options) (*connection, error) {
+	if o.FSName == "" {
+		o.FSName = "hipofs"
+	}
+	if os.Geteuid() == 0 && !o.AutoUnmount {
+		return mountDirectly(dir, o)
+	}
+	return mountByHelper(dir, o)
+}
+
+func mountDirectly(dir string, o Options) (*connection, error) {
+	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return nil, deviceError(err)
+	}
+	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d,default_permissions",
+		fd, os.Geteuid(), os.Getegid(), requestSize)
+	if o.AllowOther {
+		data += ",allow_other"
+	}
+	const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
+	if err := unix.Mount(o.FSName, dir, "fuse.hipofs", flags, data); err != nil {
+		unix.Close(fd)
+		switch err {
+		case unix.EPERM, unix.EACCES:
+			return nil, &NoFUSEError{"mount: " + err.Error() + "; in a container, start it with --cap-add SYS_ADMIN --device /dev/fuse, or use hipofs run"}
+		case unix.ENODEV:
+			return nil, &NoFUSEError{"this kernel has no FUSE; load it as root: modprobe fuse"}
+		}
+		return nil, &MountPointError{dir, err.Error()}
+	}
+	return &connection{dir: dir, fd: fd}, nil
+}
+
+// mountByHelper lets fusermount3 mount, which hands the descriptor back over a
+// socket (libfuse lib/mount.c).
+func mountByHelper(dir string, o Options) (*connection, error) {
+	helper, err := findHelper()
+	if err != nil {
+		return nil, err
+	}
+	// fusermount3 would say the same, less plainly.
+	if fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
+		unix.Close(fd)
+	} else if err != unix.EACCES {
+		return nil, deviceError(err)
+	}
+
+	escaped := strings.NewReplacer(`\`, `\\`, `,`, `\,`).Replace(o.FSName)
+	opts := fmt.Sprintf("ro,nosuid,nodev,noexec,default_permissions,max_read=%d,subtype=hipofs,fsname=%s", requestSize, escaped)
+	if o.AllowOther {
+		opts += ",allow_other"
+	}
+	if o.AutoUnmount {
+		opts += ",auto_unmount"
+	}
+
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, os.NewSyscallError("socketpair", err)
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "fusermount3"), os.NewFile(uintptr(pair[1]), "fusermount3")
+
+	var stderr bytes.Buffer
+	cmd := exec.Command(helper, "-o", opts, "--", dir)
+	cmd.Env = append(os.Environ(), "_FUSE_COMMFD=3")
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.Stderr = &stderr
+	err = cmd.Start()
+	theirs.Close()
+	if err != nil {
+		ours.Close()
+		return nil, &NoFUSEError{err.Error()}
+	}
+	fd, err := receiveFD(pair[0])
+	if err != nil {
+		ours.Close()
+		_ = cmd.Wait() // its words say more than its status
+		if said := strings.TrimSpace(stderr.String()); said != "" {
+			return nil, helperError(dir, said)
+		}
+		return nil, &NoFUSEError{"fusermount3: " + err.Error()}
+	}
+	c := &connection{dir: dir, fd: fd, helper: helper}
+	if o.AutoUnmount {
+		c.lifeline, c.watching = ours, cmd
+		return c, nil
+	}
+	ours.Close()
+	_ = cmd.Wait() // it has mounted
+	return c, nil
+}
+
+// release lets go of what outlives the descriptor, when the mount is gone.
+func (c *connection) release() {
+	if c.lifeline != nil {
+		c.lifeline.Close()
+		_ = c.watching.Wait() // it finds nothing to unmount
+	}
+}
+
+// detach unmounts, lazily where the mount is in use.
+func (c *connection) detach() error {
+	if c.helper == "" {
+		err := unix.Unmount(c.dir, unix.UMOUNT_NOFOLLOW)
+		if err == unix.EBUSY {
+			err = unix.Unmount(c.dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
+		}
+		if err != nil {
+			return &os.PathError{Op: "umount", Path: c.dir, Err: err}
+		}
+		return nil
+	}
+	if exec.Command(c.helper, "-u", "-q", "--", c.dir).Run() == nil {
+		return nil
+	}
+	said, err := exec.Command(c.helper, "-u", "-z", "--", c.dir).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s: %s", c.dir, strings.TrimSpace(string(said)))
+	}
+	return nil
+}
+
+// receiveFD takes one descriptor from the socket, or the socket's end for an
+// error.
+func receiveFD(socket int) (int, error) {
+	var b [4]byte
+	oob := make([]byte, unix.CmsgSpace(4))
+	var n, oobn int
+	err := uninterrupted(func() (err error) {
+		n, oobn, _, _, err = unix.Recvmsg(socket, b[:], oob, unix.MSG_CMSG_CLOEXEC)
+		return err
+	})
+	if err != nil {
+		return -1, os.NewSyscallError("recvmsg", err)
+	}
+	if n == 0 {
+		return -1, errors.New("ended without mounting")
+	}
+	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
+	if err != nil || len(msgs) != 1 {
+		return -1, errors.New("sent no descriptor")
+	}
+	fds, err := unix.ParseUnixRights(&msgs[0])
+	if err != nil || len(fds) != 1 {
+		return -1, errors.New("sent no descriptor")
+	}
+	return fds[0], nil
+}
+
+// findHelper is the path of fusermount3, found before the mount stands in
+// anybody's $PATH.
+func findHelper() (string, error) {
+	for _, name := range []string{"fusermount3", "/usr/bin/fusermount3", "/bin/fusermount3"} {
+		if p, err := exec.LookPath(name); err == nil {
+			return filepath.Abs(p)
+		}
+	}
+	return "", &NoFUSEError{"no fusermount3, without which only root can mount; install it: apt install fuse3, or dnf install fuse3"}
+}
+
+func deviceError(err error) error {
+	switch err {
+	case unix.ENOENT:
+		return &NoFUSEError{"no /dev/fuse; load it as root: modprobe fuse; in a container, start that with --device /dev/fuse"}
+	case unix.ENODEV, unix.ENXIO:
+		return &NoFUSEError{"/dev/fuse: this kernel has no FUSE; load it as root: modprobe fuse"}
+	case unix.EPERM, unix.EACCES:
+		return &NoFUSEError{"/dev/fuse: " + err.Error() + "; as root: chmod 666 /dev/fuse; in a container, start that with --device /dev/fuse"}
+	}
+	return &NoFUSEError{"/dev/fuse: " + err.Error()}
+}
+
+// helperError sorts what fusermount3 (fuse 3.2 to 3.17, util/fusermount.c) says
+// on standard error. It has one exit status for everything.
+func helperError(dir, said string) error {
+	switch {
+	case strings.Contains(said, "user_allow_other"):
+		return &NoFUSEError{"allow_other: as root, add the line user_allow_other to /etc/fuse.conf, or mount without -o allow_other"}
+	case strings.Contains(said, "fuse device not found"):
+		return deviceError(unix.ENOENT)
+	case strings.Contains(said, "mountpoint"), strings.Contains(said, "mount point"), strings.Contains(said, "mounting over"):
+		return &MountPointError{dir, said}
+	case strings.Contains(said, "Operation not permitted"):
+		return &NoFUSEError{said + "; in a container, start it with --cap-add SYS_ADMIN --device /dev/fuse, or use hipofs run"}
+	}
+	return &NoFUSEError{said}
+}

@@ -1,0 +1,209 @@
+package fs
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"sync"
+	"syscall"
+	"time"
+
+	fusefs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
+	"golang.org/x/sys/unix"
+
+	"github.com/hipofs/hipofs/materialize"
+)
+
+// Options of a mount; the zero value is useful.
+type Options struct {
+	Log         *slog.Logger // nil: discard
+	Version     string       // what .hipofs/version says
+	DotNames    bool         // show REC::Particle as REC.Particle
+	FSName      string       // the source that mount and df show; "": hipofs
+	AllowOther  bool         // let other users in, as far as the modes of the sources go
+	AutoUnmount bool         // have fusermount3 unmount when this process has died
+	NonEmpty    bool         // mount over a directory that is not empty
+	Debug       bool         // log every request and answer
+}
+
+// NoFUSEError says why this machine does not let this process mount, and what
+// to do about it.
+type NoFUSEError struct{ Msg string }
+
+func (e *NoFUSEError) Error() string { return e.Msg }
+
+// MountPointError says what is wrong with the directory to mount on.
+type MountPointError struct {
+	Path string
+	Msg  string
+}
+
+func (e *MountPointError) Error() string { return e.Path + ": " + e.Msg }
+
+const (
+	// requestSize bounds one read, and what the kernel reads ahead.
+	requestSize = 1 << 20
+
+	// forever is how long the kernel may keep names, and sizes that are known:
+	// nothing of a mount changes while it is mounted.
+	forever = 24 * time.Hour
+
+	// A name that does not exist never will; the kernel may still forget it
+	// soon, as the names that programs try out are many.
+	absentFor = time.Second
+
+	// More requests may wait than the dozen that is the kernel's default: one
+	// that waits for a decode must not hold up reads of what is cached.
+	maxBackground = 64
+)
+
+// Server is a mounted chain. Its methods may be called from any goroutine.
+type Server struct {
+	conn   *connection
+	served chan struct{} // closed when the kernel has let go of the mount
+	unmu   sync.Mutex    // one unmounts at a time
+}
+
+// Mount shows the chain on the directory mountpoint. It returns when the mount
+// answers. Errors: *NoFUSEError, *MountPointError.
+//
+// The chain stays the caller's, to be closed after Wait has returned.
+func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	dir, err := filepath.Abs(mountpoint)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkMountPoint(dir, o.NonEmpty); err != nil {
+		return nil, err
+	}
+
+	long, short := forever, absentFor
+	logger := slog.NewLogLogger(o.Log.Handler(), slog.LevelInfo)
+	opts := &fusefs.Options{
+		MountOptions: fuse.MountOptions{
+			Name:                     "hipofs",
+			MaxWrite:                 requestSize, // bounds reads as well
+			MaxReadAhead:             requestSize,
+			MaxBackground:            maxBackground,
+			DisableReadDirPlus:       true, // it looks up what it lists, and so would wait for sizes
+			ExplicitDataCacheControl: true, // contents never change
+			EnableSymlinkCaching:     true,
+			Debug:                    o.Debug,
+			Logger:                   logger,
+			PanicHandler: func(p any) fuse.Status {
+				o.Log.Error("internal error: panic", "panic", p, "stack", string(debug.Stack()))
+				return fuse.EIO
+			},
+		},
+		EntryTimeout:    &long,
+		NegativeTimeout: &short,
+		// No AttrTimeout: it would stand in for the timeout of 0 that a size
+		// which is not known yet has.
+		NullPermissions: true,
+		RootStableAttr:  &fusefs.StableAttr{Ino: rootIno},
+		Logger:          logger,
+	}
+	raw := fusefs.NewNodeFS(newRoot(chain, o), opts)
+
+	conn, err := connect(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	// NewServer answers the kernel's INIT before it returns.
+	server, err := fuse.NewServer(raw, fmt.Sprintf("/dev/fd/%d", conn.fd), &opts.MountOptions)
+	if err != nil {
+		_ = conn.detach()
+		conn.release()
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	s := &Server{conn: conn, served: make(chan struct{})}
+	go func() {
+		server.Serve()
+		conn.release()
+		close(s.served)
+	}()
+
+	// Through the kernel, as everybody else will ask.
+	var st unix.Statfs_t
+	if err := uninterrupted(func() error { return unix.Statfs(dir, &st) }); err != nil {
+		_ = conn.detach()
+		return nil, fmt.Errorf("%s: mounted, but does not answer: %w", dir, err)
+	}
+	raiseReadAhead(dir)
+	return s, nil
+}
+
+// Unmount ends the mount. Where somebody still uses it, it disappears from the
+// tree at once, and Wait returns when the last user has gone.
+func (s *Server) Unmount() error {
+	s.unmu.Lock()
+	defer s.unmu.Unlock()
+	select {
+	case <-s.served: // somebody else has unmounted it, and another mount may be there now
+		return nil
+	default:
+	}
+	return s.conn.detach()
+}
+
+// Wait returns when the mount is gone, whoever ended it.
+func (s *Server) Wait() { <-s.served }
+
+func checkMountPoint(dir string, nonEmpty bool) error {
+	bad := func(format string, args ...any) error {
+		return &MountPointError{dir, fmt.Sprintf(format, args...)}
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return bad("no such directory; create it first: mkdir -p %s", dir)
+	case errors.Is(err, syscall.ENOTCONN):
+		return bad("a mount whose server has died; remove it first: hipofs umount %s", dir)
+	case err != nil:
+		return bad("%v", errors.Unwrap(err))
+	case !info.IsDir():
+		return bad("not a directory; choose another mount point")
+	}
+	if nonEmpty {
+		return nil
+	}
+	d, err := os.Open(dir)
+	if err != nil {
+		return bad("%v", errors.Unwrap(err))
+	}
+	defer d.Close()
+	if names, _ := d.Readdirnames(1); len(names) > 0 {
+		return bad("not empty: a mount would hide %q; choose another directory, or add -o nonempty", names[0])
+	}
+	return nil
+}
+
+// raiseReadAhead asks for larger reads ahead than the kernel's 128 KiB. Only
+// root may, and reading works without it.
+func raiseReadAhead(dir string) {
+	var st unix.Stat_t
+	if err := uninterrupted(func() error { return unix.Stat(dir, &st) }); err != nil {
+		return
+	}
+	bdi := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", unix.Major(st.Dev), unix.Minor(st.Dev))
+	if f, err := os.OpenFile(bdi, os.O_WRONLY, 0); err == nil {
+		fmt.Fprintf(f, "%d", requestSize>>10)
+		f.Close()
+	}
+}
+
+// uninterrupted repeats a system call that a signal has cut short.
+func uninterrupted(call func() error) error {
+	for {
+		if err := call(); err != unix.EINTR {
+			return err
+		}
+	}
+}
