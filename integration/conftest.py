@@ -1,0 +1,98 @@
+"""Builds hipofs once, and lends mounts that end with the test."""
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import oxihipo
+import pytest
+
+from harness import ROOT, SHARED, data, environment, mounted, python, records, run
+
+
+def _build(*flags: str, name: str) -> Path:
+    out = ROOT / "build" / name
+    run("go", "build", *flags, "-o", out, "./cmd/hipofs", cwd=ROOT, timeout=600)
+    return out
+
+
+@pytest.fixture(scope="session")
+def hipofs() -> Path:
+    """The command, built from this checkout."""
+    return _build(name="hipofs")
+
+
+@pytest.fixture(scope="session")
+def hipofs_race() -> Path:
+    """The command with the race detector."""
+    return _build("-race", name="hipofs-race")
+
+
+@pytest.fixture
+def env(tmp_path: Path) -> dict[str, str]:
+    """An environment whose caches and settings begin empty."""
+    home = tmp_path / "home"
+    home.mkdir()
+    return environment(home)
+
+
+@pytest.fixture
+def mount(hipofs: Path, env: dict[str, str]):
+    """mount(sources, *options) mounts until the test ends, or until .umount()."""
+    with contextlib.ExitStack() as stack:
+        yield lambda sources, *options, **kw: stack.enter_context(mounted(hipofs, env, sources, *options, **kw))
+
+
+@pytest.fixture
+def command(hipofs: Path, env: dict[str, str]):
+    """command(*args) runs hipofs to its end, whatever its status."""
+    return lambda *args, **kw: run(hipofs, *args, ok=False, **({"env": env} | kw))
+
+
+class DST(NamedTuple):
+    """A generated chain and what is in it, decoded by oxihipo."""
+    sources: list[Path]
+    records: int
+    largest: int                                                   # inflated bytes of its largest record
+    banks: dict[str, tuple[np.ndarray, dict[str, np.ndarray]]]     # bank: offsets, column: content
+
+    def content(self) -> dict[str, np.ndarray]:
+        """The content of each column with rows, by its path below the mount."""
+        return {f"{bank}/{c}.npy": a for bank, (_, cols) in self.banks.items() for c, a in cols.items() if len(a)}
+
+
+@pytest.fixture(scope="session")
+def dst(tmp_path_factory: pytest.TempPathFactory) -> DST:
+    """A CLAS12-like chain of several records; where ../shared has no writer for it, files in every layout."""
+    writer = SHARED / "bench" / "mkdst.py"
+    if writer.exists():
+        sources = [tmp_path_factory.mktemp("dst") / "dst.hipo"]
+        python(str(writer), sources[0], "--events", "20000", timeout=600)
+    else:
+        codecs = data("codecs/tag00_none_perchunk.hipo").parent
+        sources = sorted(p for p in codecs.glob("tag*.hipo") if "_v3_" not in p.name)
+    chain = oxihipo.open([str(s) for s in sources])
+    columns = {bank: (offsets, {name: values.reshape(-1, n) if n > 1 else values for name, values, n in cols})
+               for bank, offsets, cols in chain.read_columns([(bank, []) for bank in chain.keys()])}
+    found = [r for s in sources for r in records(s)]
+    return DST(sources, len(found), max(r.data_length for r in found), columns)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def no_mount_left_behind():
+    """Fails the run if it leaves a mount of ours behind."""
+    def now() -> set[str]:
+        with open("/proc/self/mounts") as table:
+            return {line for line in table if line.split()[2].startswith("fuse.hipofs")}
+    before = now()
+    yield
+    assert now() <= before, "mounts left behind"
+
+
+def pytest_report_header() -> list[str]:
+    return [f"files: {data('clas12_recon_proton_80MeV.hipo').parent}",
+            f"kernel: {os.uname().release}, {subprocess.run(['go', 'version'], capture_output=True, text=True).stdout.strip()}"]

@@ -1,0 +1,90 @@
+"""Many readers at once get the right bytes, and nothing is decoded twice for them; memory stays in its bounds."""
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from harness import PATIENCE, ROOT, load, mounted
+
+
+@pytest.fixture(scope="module")
+def oracle(dst, tmp_path_factory) -> Path:
+    """The content of 100 columns with rows, in files that every reader can compare with."""
+    folder = tmp_path_factory.mktemp("oracle")
+    content = dst.content()
+    names = sorted(content)[:: max(1, len(content) // 100)][:100]
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(exist_ok=True)
+        content[name].tofile(path)
+    return folder
+
+
+def race(readers: list[list[str]]) -> None:
+    """Start all readers, let them go at the same moment, and wait for each; all must agree with the oracle."""
+    start, go = os.pipe()
+    processes = [subprocess.Popen([sys.executable, "-S", str(ROOT / "integration/reader.py"), *argv], stdin=start,
+                                  stderr=subprocess.PIPE, text=True) for argv in readers]
+    os.close(start)
+    os.close(go)
+    said = []
+    for p in processes:
+        try:
+            _, err = p.communicate(timeout=2 * PATIENCE)
+        except subprocess.TimeoutExpired:
+            p.kill()
+            _, err = p.communicate()
+            err = f"a reader hangs\n{err}"
+        if p.returncode or err:
+            said.append(f"status {p.returncode}: {err}")
+    assert not said, "\n".join(said)
+
+
+@pytest.mark.parametrize("processors", [1, 2])
+def test_32_readers_in_two_records_of_memory(processors, dst, oracle, hipofs_race, env, tmp_path):
+    env |= {"GOMAXPROCS": str(processors), "GORACE": f"log_path={tmp_path}/race halt_on_error=0"}
+    assert len(list(oracle.rglob("*.npy"))) == 100 or not dst.sources[0].name.startswith("dst")
+    with mounted(hipofs_race, env, dst.sources, f"--memory={2 * dst.largest}") as m:
+        race([[str(oracle), str(m), f"--seed={seed}", "--slices=12"] for seed in range(32)])
+        stats = m.json("stats.json")
+        assert stats["cache_evictions"] > 0 or not dst.sources[0].name.startswith("dst"), "the budget was never reached"
+        assert stats["cache_bytes"] <= stats["cache_budget"] == 2 * dst.largest
+        assert stats["errors"] == 0
+    assert not list(tmp_path.glob("race*")), "".join(p.read_text() for p in tmp_path.glob("race*"))
+
+
+def test_ten_first_readers_decode_each_record_once(dst, oracle, hipofs, env):
+    """The very first readers: the pass that counts rows keeps the column that is asked for."""
+    name = sorted(str(p.relative_to(oracle)) for p in oracle.rglob("*.npy"))[0]
+    with mounted(hipofs, env, dst.sources, "--index=lazy", "--no-index") as m:
+        assert m.decoded() == 0, "a lazy mount decodes nothing unasked"
+        race([[str(oracle), str(m), f"--whole={name}"] for _ in range(10)])
+        assert m.decoded() == dst.records
+        race([[str(oracle), str(m), f"--whole={name}"] for _ in range(10)])
+        assert m.decoded() == dst.records, "the second ten readers decoded again"
+
+
+def test_five_banks_one_after_the_other_decode_each_record_twice_at_most(dst, hipofs, env):
+    content = dst.content()
+    first: dict[str, str] = {}
+    for name in content:
+        first.setdefault(name.split("/")[0], name)
+    with mounted(hipofs, env, dst.sources) as m:
+        for name in list(first.values())[:5]:
+            np.testing.assert_array_equal(load(m / name), content[name])
+        assert dst.records <= m.decoded() <= 2 * dst.records
+
+
+def test_reading_everything_stays_in_memory_bounds(dst, hipofs, env):
+    budget = 64 << 20
+    with mounted(hipofs, env, dst.sources, f"--memory={budget}") as m:
+        for name, content in dst.content().items():
+            whole = (m / name).read_bytes()
+            assert whole[-content.nbytes:] == content.tobytes(), name
+        assert m.peak() <= budget + (64 << 20)
+        assert m.json("stats.json")["cache_bytes"] <= budget
