@@ -31,20 +31,19 @@ const (
 
 // naming is how the names of a dictionary are shown.
 type naming struct {
-	dots bool // "." stands for "::", and %2E for "."
+	dots bool // . stands for ::, and %2E for .
 }
 
 // bank is the name of a bank's folder.
 func (n naming) bank(name string) string {
 	s := n.escape(name)
 	switch {
-	case strings.HasSuffix(name, ".arrow"), n.dots && strings.HasSuffix(name, "::arrow"):
-		s = strings.TrimSuffix(strings.TrimSuffix(s, ".arrow"), "%2Earrow")
-		if strings.HasSuffix(name, ".arrow") {
-			s += "%2Earrow"
-		} else {
-			s += "%3A%3Aarrow"
+	case strings.HasSuffix(s, ".arrow"):
+		dot := "%2E"
+		if n.dots {
+			dot = "%3A%3A"
 		}
+		s = strings.TrimSuffix(s, ".arrow") + dot + "arrow"
 	case s == cacheTag:
 		s = "%43" + cacheTag[1:]
 	}
@@ -60,7 +59,7 @@ func (n naming) column(name string) string {
 }
 
 // source is the name under .files of a file of the chain.
-func (n naming) source(name string) string {
+func source(name string) string {
 	base := filepath.Base(name)
 	return shorten(naming{}.escape(base), base, nameMax)
 }

@@ -1,13 +1,343 @@
 package fs
 
 import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	iofs "io/fs"
+	"os"
+	"slices"
+	"syscall"
+	"time"
+
 	fusefs "github.com/hanwen/go-fuse/v2/fs"
+	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/hipofs/hipofs/materialize"
 )
 
-const rootIno = 1
+// tree is what all nodes of one view share: the whole chain at the root, one
+// file of it under .files.
+type tree struct {
+	chain   *materialize.Chain
+	view    *materialize.View
+	files   []materialize.FileInfo // as files.json lists them: at the root also those left out
+	attr    attributes
+	names   naming
+	version string
+	border  *border
+}
 
 func newRoot(chain *materialize.Chain, o Options) fusefs.InodeEmbedder {
-	return &fusefs.Inode{}
+	view := chain.View()
+	t := &tree{
+		chain:   chain,
+		view:    view,
+		files:   chain.Files(),
+		attr:    attributesOf(view.Files()),
+		names:   naming{dots: o.DotNames},
+		version: o.Version,
+		border:  &border{log: o.Log, said: map[string]bool{}},
+	}
+	return t.folder(place{t, ""})
 }
+
+// one is the tree of the view's i-th file.
+func (t *tree) one(i int) *tree {
+	sub := *t
+	sub.view = t.view.File(i)
+	sub.files = sub.view.Files()
+	sub.attr = attributesOf(sub.files)
+	return &sub
+}
+
+// folder is the top of a tree.
+func (t *tree) folder(at place) *folder {
+	banks := t.view.Banks()
+	entries := make([]entry, 0, len(banks)+8)
+	for i, name := range t.bankNames() {
+		entries = append(entries, entry{name, syscall.S_IFDIR, func(at place) node { return bankFolder(at, banks[i]) }})
+	}
+	entries = append(entries,
+		entry{".nodes", syscall.S_IFDIR, func(at place) node { return &folder{place: at, in: nodes{at.view}} }},
+		entry{".files", syscall.S_IFDIR, func(at place) node { return &folder{place: at, in: newFiles(at.tree)} }},
+		entry{".hipofs", syscall.S_IFDIR, controlFolder},
+		// The rest asks backups, search tools and indexers to stay out.
+		text(cacheTag, "Signature: 8a477f597d28d172789f06886806bc55\n# Columns of HIPO files, shown by hipofs; see https://bford.info/cachedir/\n"),
+		text(".ignore", "*.npy\n"),
+		text(".trackerignore", ""),
+		text(".metadata_never_index", ""),
+	)
+	return &folder{place: at, in: newFixed(entries)}
+}
+
+// bankNames are the names of the banks' folders, in the order of view.Banks.
+func (t *tree) bankNames() []string {
+	banks := t.view.Banks()
+	names := make([]string, len(banks))
+	taken := claims{}
+	for i, b := range banks {
+		names[i] = taken.claim(t.names.bank(b.Name), bankMax)
+	}
+	return names
+}
+
+// place is where in the mount a node stands. The inode number follows from it,
+// so that it is the same in every mount.
+type place struct {
+	*tree
+	path string // from the mount point; "": the mount point itself
+}
+
+func (p place) child(name string) place {
+	if p.path == "" {
+		return place{p.tree, name}
+	}
+	return place{p.tree, p.path + "/" + name}
+}
+
+const rootIno = fuse.FUSE_ROOT_ID
+
+// ino is a number for the path. A collision would show one file as another:
+// the hash must be one for which nobody can make up two names.
+func (p place) ino() uint64 {
+	if p.path == "" {
+		return rootIno
+	}
+	sum := sha256.Sum256([]byte(p.path))
+	n := binary.LittleEndian.Uint64(sum[:])
+	if n <= rootIno || n == ^uint64(0) { // these mean something to go-fuse or the kernel
+		n ^= 1 << 32
+	}
+	return n
+}
+
+func (p place) errno(err error) syscall.Errno { return p.border.errno(err, p.path) }
+
+// fill gives the attributes that all nodes have; nlink and size are the node's own.
+func (p place) fill(out *fuse.Attr, kind uint32, size int64) {
+	a := &p.attr
+	out.Ino = p.ino()
+	out.Size = uint64(size)
+	out.Blocks = uint64(size+511) / 512
+	out.Blksize = 4096
+	out.SetTimes(&a.mtime, &a.mtime, &a.mtime)
+	out.Nlink = 1
+	out.Owner = fuse.Owner{Uid: a.uid, Gid: a.gid}
+	out.Mode = kind | a.mode
+	switch kind {
+	case syscall.S_IFDIR:
+		out.Mode |= a.mode >> 2 // x where there is r
+	case syscall.S_IFLNK:
+		out.Mode = kind | 0o777
+	}
+}
+
+var _ = (fusefs.NodeStatfser)((*folder)(nil))
+var _ = (fusefs.NodeStatfser)((*file)(nil))
+
+// Statfs is the same for the whole mount: as large as its sources, and full.
+func (p place) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
+	const block = 4096
+	out.Bsize, out.Frsize, out.NameLen = block, block, nameMax
+	out.Blocks = max(1, uint64(p.attr.bytes+block-1)/block)
+	out.Files = uint64(len(p.view.Banks()) + 1)
+	return 0
+}
+
+// attributes are what files and folders have from their sources.
+type attributes struct {
+	mtime    time.Time // the newest
+	mode     uint32    // r bits that all have
+	uid, gid uint32
+	bytes    int64
+}
+
+// attributesOf makes columns as private as their sources.
+func attributesOf(files []materialize.FileInfo) attributes {
+	a := attributes{mode: 0o444}
+	agree := true
+	for i, f := range files {
+		if f.ModTime.After(a.mtime) || i == 0 {
+			a.mtime = f.ModTime
+		}
+		if i == 0 {
+			a.uid, a.gid = f.UID, f.GID
+		}
+		agree = agree && a.uid == f.UID && a.gid == f.GID
+		a.mode &= uint32(f.Mode & iofs.ModePerm)
+		a.bytes += f.Size
+	}
+	// Who was let in by other means, such as an ACL, must not be locked out of
+	// the mount.
+	if !agree || len(files) == 0 || !a.admit() {
+		a.uid, a.gid, a.mode = uint32(os.Geteuid()), uint32(os.Getegid()), 0o400
+	}
+	return a
+}
+
+// admit says whether this process may read what has these attributes.
+func (a *attributes) admit() bool {
+	euid := os.Geteuid()
+	groups, _ := os.Getgroups()
+	switch {
+	case euid == 0:
+		return true
+	case uint32(euid) == a.uid:
+		return a.mode&0o400 != 0
+	case uint32(os.Getegid()) == a.gid, slices.Contains(groups, int(a.gid)):
+		return a.mode&0o040 != 0
+	}
+	return a.mode&0o004 != 0
+}
+
+// node is what stands at a place.
+type node interface {
+	fusefs.InodeEmbedder
+	ino() uint64
+	kind() uint32 // syscall.S_IFDIR, S_IFREG or S_IFLNK
+	// look answers a look-up. It may leave a size out, with a timeout of 0.
+	look(ctx context.Context, out *fuse.EntryOut) syscall.Errno
+}
+
+// entry is a name in a folder, and what it stands for.
+type entry struct {
+	name string
+	kind uint32
+	make func(at place) node
+}
+
+// contents are what a folder holds.
+type contents interface {
+	// find is the child of that name, at the place that it will have; nil where
+	// there is none.
+	find(ctx context.Context, name string, at place) (node, error)
+	// list are the children in their order, the same each time.
+	list(ctx context.Context) ([]entry, error)
+	// subfolders is how many folders there may be: find(1) and Perl's File::Find
+	// look for no more than the link count promises.
+	subfolders() uint32
+}
+
+// fixed are contents that follow from the dictionary.
+type fixed struct {
+	entries []entry
+	numbers map[string]int // in entries
+	folders uint32
+}
+
+func newFixed(entries []entry) *fixed {
+	f := &fixed{entries: entries, numbers: make(map[string]int, len(entries))}
+	for i, e := range entries {
+		f.numbers[e.name] = i
+		if e.kind == syscall.S_IFDIR {
+			f.folders++
+		}
+	}
+	return f
+}
+
+func (f *fixed) find(_ context.Context, name string, at place) (node, error) {
+	if i, ok := f.numbers[name]; ok {
+		return f.entries[i].make(at), nil
+	}
+	return nil, nil
+}
+
+func (f *fixed) list(context.Context) ([]entry, error) { return f.entries, nil }
+func (f *fixed) subfolders() uint32                    { return f.folders }
+
+// folder is a directory. Its children become inodes when they are looked up.
+type folder struct {
+	fusefs.Inode
+	place
+	in   contents
+	name string // user.hipofs.name; "": none
+}
+
+func (f *folder) kind() uint32 { return syscall.S_IFDIR }
+
+func (f *folder) look(_ context.Context, out *fuse.EntryOut) syscall.Errno {
+	f.fillFolder(&out.Attr)
+	out.SetAttrTimeout(forever)
+	return 0
+}
+
+func (f *folder) fillFolder(out *fuse.Attr) {
+	f.fill(out, syscall.S_IFDIR, 0)
+	out.Nlink = 2 + f.in.subfolders()
+}
+
+var _ = (fusefs.NodeGetattrer)((*folder)(nil))
+
+func (f *folder) Getattr(_ context.Context, _ fusefs.FileHandle, out *fuse.AttrOut) syscall.Errno {
+	f.fillFolder(&out.Attr)
+	out.SetTimeout(forever)
+	return 0
+}
+
+var _ = (fusefs.NodeLookuper)((*folder)(nil))
+
+func (f *folder) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fusefs.Inode, syscall.Errno) {
+	// A node that the kernel knows keeps what it has found out.
+	if known := f.GetChild(name); known != nil {
+		return known, known.Operations().(node).look(ctx, out)
+	}
+	n, err := f.in.find(ctx, name, f.child(name))
+	switch {
+	case err != nil:
+		return nil, f.errno(err)
+	case n == nil:
+		return nil, syscall.ENOENT
+	}
+	if errno := n.look(ctx, out); errno != 0 {
+		return nil, errno
+	}
+	return f.NewInode(ctx, n, fusefs.StableAttr{Mode: n.kind(), Ino: n.ino()}), 0
+}
+
+var _ = (fusefs.NodeReaddirer)((*folder)(nil))
+
+func (f *folder) Readdir(ctx context.Context) (fusefs.DirStream, syscall.Errno) {
+	entries, err := f.in.list(ctx)
+	if err != nil {
+		return nil, f.errno(err)
+	}
+	parent := uint64(rootIno)
+	if _, p := f.Parent(); p != nil {
+		parent = p.StableAttr().Ino
+	}
+	out := make([]fuse.DirEntry, 0, len(entries)+2)
+	out = append(out,
+		fuse.DirEntry{Name: ".", Mode: syscall.S_IFDIR, Ino: f.ino()},
+		fuse.DirEntry{Name: "..", Mode: syscall.S_IFDIR, Ino: parent})
+	for _, e := range entries {
+		out = append(out, fuse.DirEntry{Name: e.name, Mode: e.kind, Ino: f.child(e.name).ino()})
+	}
+	return fusefs.NewListDirStream(out), 0
+}
+
+var _ = (fusefs.NodeGetxattrer)((*folder)(nil))
+
+func (f *folder) Getxattr(_ context.Context, attr string, dest []byte) (uint32, syscall.Errno) {
+	return trueName(f.name, attr, dest)
+}
+
+// trueName answers a getxattr: user.hipofs.name is the name as the dictionary
+// has it, and there is no other. ENOSYS would switch them off everywhere.
+func trueName(name, attr string, dest []byte) (uint32, syscall.Errno) {
+	if attr != "user.hipofs.name" || name == "" {
+		return 0, syscall.ENODATA
+	}
+	if len(dest) < len(name) {
+		return uint32(len(name)), syscall.ERANGE
+	}
+	return uint32(copy(dest, name)), 0
+}
+
+// root may remount with rw, and go-fuse lets a folder without these succeed.
+var _ = (fusefs.NodeUnlinker)((*folder)(nil))
+var _ = (fusefs.NodeRmdirer)((*folder)(nil))
+
+func (f *folder) Unlink(context.Context, string) syscall.Errno { return syscall.EROFS }
+func (f *folder) Rmdir(context.Context, string) syscall.Errno  { return syscall.EROFS }

@@ -1,0 +1,71 @@
+package fs
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync"
+	"syscall"
+
+	"github.com/hipofs/hipofs/hipo"
+)
+
+// border is where an error becomes a number for the kernel, and a line in the
+// log, once. Safe for concurrent use.
+type border struct {
+	log  *slog.Logger
+	mu   sync.Mutex
+	said map[string]bool
+}
+
+// Programs that walk everything meet a damaged record once a column; a hostile
+// file may have any number of faults, each with its own text.
+const saidMax = 10000
+
+// passed on as they are: what the user can do about them differs
+var ownErrnos = []syscall.Errno{
+	syscall.ESTALE,    // the source has changed
+	syscall.EFBIG,     // over a limit
+	syscall.ENOMEM,    //
+	syscall.ENOSPC,    //
+	syscall.ETIMEDOUT, // the source's file system
+	syscall.EROFS,     //
+}
+
+// errno is what the kernel is told about err, which was met at path.
+func (b *border) errno(err error, path string) syscall.Errno {
+	if err == nil {
+		return 0
+	}
+	if isContextError(err) {
+		return syscall.EINTR
+	}
+	b.report(err, path)
+	for _, e := range ownErrnos {
+		if errors.Is(err, e) {
+			return e
+		}
+	}
+	return syscall.EIO
+}
+
+func isContextError(err error) bool {
+	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
+}
+
+func (b *border) report(err error, path string) {
+	// Every column that needs a damaged record meets the same fault.
+	line := err.Error()
+	if fault, ok := errors.AsType[*hipo.FormatError](err); ok {
+		line = fault.Error()
+	}
+	b.mu.Lock()
+	known := b.said[line] || len(b.said) >= saidMax
+	if !known {
+		b.said[line] = true
+	}
+	b.mu.Unlock()
+	if !known {
+		b.log.Error(line, "path", path)
+	}
+}
