@@ -1,0 +1,234 @@
+// Command hipofs shows the banks of HIPO files as folders of .npy files.
+//
+// It has words with the user: options become calls of packages fs and
+// materialize, errors become one line and an exit status. What it knows beyond
+// that is about processes and mount points, not about HIPO.
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	iofs "io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/hipofs/hipofs/fs"
+	"github.com/hipofs/hipofs/hipo"
+	"github.com/hipofs/hipofs/materialize"
+)
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// What the command's end says, beside 0 for done.
+const (
+	statusFailed      = 1
+	statusUsage       = 2
+	statusSource      = 3 // unreadable or damaged
+	statusDictionary  = 4 // two sources contradict each other
+	statusNoFUSE      = 6
+	statusMountpoint  = 7 // bad, busy or not empty
+	statusInterrupted = 130
+)
+
+// statusError is an error with an exit status of its own. One without a
+// message has been told already, by the process in the background.
+type statusError struct {
+	status int
+	msg    string
+}
+
+func (e *statusError) Error() string { return e.msg }
+
+func failure(status int, format string, args ...any) error {
+	return &statusError{status, fmt.Sprintf(format, args...)}
+}
+
+// run is the whole command as a function of its arguments. Errors go to stderr
+// as one line; the result is the exit status.
+func run(args []string, stdout, stderr io.Writer) int {
+	root := newMount("hipofs", args, stderr)
+	root.Long = rootHelp
+	root.Version = programVersion()
+	root.SetVersionTemplate(versionLine())
+	root.AddCommand(
+		newMount("mount", args, stderr),
+		newUmount(),
+		newLs(stderr),
+		newVersion(),
+		newCompletion(),
+	)
+	root.SetHelpCommand(newHelp())
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.CompletionOptions.DisableDefaultCmd = true
+	root.SetHelpTemplate("{{.Long}}")
+	root.SetFlagErrorFunc(flagError)
+
+	err := root.Execute()
+	if err == nil {
+		return 0
+	}
+	if line := errorLine(err); line != "" {
+		fmt.Fprintln(stderr, "hipofs: "+line)
+	}
+	return status(err)
+}
+
+// status is the exit status that belongs to an error.
+func status(err error) int {
+	var own *statusError
+	var dictionary *materialize.DictionaryError
+	var format *hipo.FormatError
+	var noFUSE *fs.NoFUSEError
+	var mountpoint *fs.MountPointError
+	switch {
+	case errors.As(err, &own):
+		return own.status
+	case errors.As(err, &dictionary):
+		return statusDictionary
+	case errors.As(err, &format):
+		return statusSource
+	case errors.As(err, &noFUSE):
+		return statusNoFUSE
+	case errors.As(err, &mountpoint):
+		return statusMountpoint
+	}
+	return statusFailed
+}
+
+// errorLine is an error as users read it: one line, the file first.
+func errorLine(err error) string {
+	if pe, ok := err.(*iofs.PathError); ok {
+		return printable(pe.Path + ": " + pe.Err.Error())
+	}
+	return printable(err.Error())
+}
+
+// printable escapes what would break a line or steer a terminal. Names of
+// banks and files are somebody else's text.
+func printable(s string) string {
+	if strings.IndexFunc(s, unprintable) < 0 {
+		return s
+	}
+	var b strings.Builder
+	for _, r := range s {
+		if unprintable(r) {
+			q := strconv.QuoteRuneToASCII(r)
+			b.WriteString(q[1 : len(q)-1])
+			continue
+		}
+		b.WriteRune(r)
+	}
+	return b.String()
+}
+
+func unprintable(r rune) bool { return !unicode.IsPrint(r) }
+
+// flagError tells what is wrong with an option, and where options are listed.
+func flagError(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	var missing *pflag.ValueRequiredError
+	var invalid *pflag.InvalidValueError
+	switch {
+	case errors.As(err, &unknown):
+		name := "--" + unknown.GetSpecifiedName()
+		if unknown.GetSpecifiedShortnames() != "" {
+			name = "-" + unknown.GetSpecifiedName()
+		}
+		return failure(statusUsage, "unknown option %s; %q lists the options", name, helpFor(cmd))
+	case errors.As(err, &missing):
+		return failure(statusUsage, "option %s needs a value; %q explains it", dashed(missing.GetFlag()), helpFor(cmd))
+	case errors.As(err, &invalid):
+		// -o names the mount option itself.
+		if invalid.GetFlag().Name == "o" {
+			return failure(statusUsage, "%v", invalid.Unwrap())
+		}
+		return failure(statusUsage, "%s %s: %v", dashed(invalid.GetFlag()), invalid.GetValue(), invalid.Unwrap())
+	}
+	return failure(statusUsage, "%v; %q lists the options", err, helpFor(cmd))
+}
+
+// dashed is an option as one types it.
+func dashed(f *pflag.Flag) string {
+	if len(f.Name) == 1 {
+		return "-" + f.Name
+	}
+	return "--" + f.Name
+}
+
+// helpFor is the command line that explains cmd.
+func helpFor(cmd *cobra.Command) string {
+	if cmd.HasParent() {
+		return "hipofs help " + cmd.Name()
+	}
+	return "hipofs help mount"
+}
+
+// usage wants a number of arguments, or says what should be there.
+func usage(min, max int, want string) cobra.PositionalArgs {
+	return func(cmd *cobra.Command, args []string) error {
+		if len(args) < min || len(args) > max {
+			return failure(statusUsage, "%s; see %q", want, helpFor(cmd))
+		}
+		return nil
+	}
+}
+
+const rootHelp = `Usage: hipofs [mount] [OPTIONS] SOURCE... MOUNTPOINT
+       hipofs COMMAND [OPTIONS] ARGUMENTS...
+
+Show the banks of HIPO files, read as one chain, as folders of .npy files.
+Returns when the mount answers; "hipofs umount MOUNTPOINT" ends it.
+
+    MOUNTPOINT/BANK/COLUMN.npy    the column's values in all events, end to end
+    MOUNTPOINT/BANK/offsets.npy   where each event's rows begin; last: row count
+
+Commands ("hipofs help COMMAND" explains one):
+    mount         mount; what hipofs does where no command is named
+    umount        unmount
+    ls            list banks, columns, rows
+    version       print the version
+    completion    print a completion script for a shell
+    help          print this text
+
+SOURCE is a file, a folder (its *.hipo), a quoted pattern or @list.txt; one
+named like a command is written ./run.
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 a source is unreadable or
+damaged, 4 dictionaries in conflict, 6 no FUSE here, 7 the mount point is bad,
+busy or not empty, 130 interrupted.
+
+    $ hipofs run5042.*.hipo /mnt/run
+    >>> numpy.load("/mnt/run/REC::Particle/px.npy", mmap_mode="r")
+    $ hipofs umount /mnt/run
+`
+
+func newHelp() *cobra.Command {
+	return &cobra.Command{
+		Use:   "help [COMMAND]",
+		Short: "explain a command",
+		Long:  rootHelp,
+		Args:  usage(0, 1, "help explains one command"),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 0 {
+				return cmd.Root().Help()
+			}
+			for _, c := range cmd.Root().Commands() {
+				if c.Name() == args[0] {
+					return c.Help()
+				}
+			}
+			return failure(statusUsage, "there is no command %s; %q lists them", args[0], "hipofs help")
+		},
+	}
+}

@@ -1,0 +1,319 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hipofs/hipofs/fs"
+	"github.com/hipofs/hipofs/materialize"
+)
+
+const mountHelp = `Usage: hipofs [mount] [OPTIONS] SOURCE... MOUNTPOINT
+
+Show the banks of HIPO files, read as one chain, as folders of .npy files.
+SOURCE is a file, a folder (its *.hipo), a quoted pattern, or @list.txt with
+one source a line. Returns when the mount answers; serves in the background.
+
+Options:
+    -f, --foreground     stay attached; log to standard error
+    --banks PATTERN,...  show only these banks, such as 'REC::*,MC::Particle'
+    --memory SIZE        keep up to SIZE bytes of columns in memory (512M, 2GB;
+                         otherwise a quarter of the memory)
+    --threads N          decode N records at once (one a processor)
+    --index WHEN         count rows: auto, eager (at once), lazy (when asked)
+    --no-index           neither read nor write a saved index
+    --names colons|dot   folders are called REC::Particle or REC.Particle
+    --on-error fail|skip leave out unreadable files and damaged records: skip
+    --max-record SIZE    refuse records that inflate to more (1G)
+    --log-file FILE      write the log there
+    --log-level LEVEL    debug, info, warn, error
+    -q, --quiet          say nothing but errors
+    -o OPTION,...        allow_other, auto_unmount, debug, fsname=NAME,
+                         nonempty; long options as name=value
+Each long option is also read from the environment, as HIPOFS_MEMORY.
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 a source is unreadable or
+damaged, 4 dictionaries in conflict, 6 no FUSE here, 7 the mount point is bad,
+busy or not empty, 130 interrupted.
+
+    $ hipofs --memory 2G 'run5042.*.hipo' /mnt/run
+    >>> numpy.load("/mnt/run/REC::Particle/px.npy", mmap_mode="r")
+`
+
+// mount is one mount as its command line describes it.
+type mount struct {
+	args   []string // the whole command line, for the process in the background
+	stderr io.Writer
+
+	chain materialize.Options
+	fs    fs.Options
+
+	foreground bool
+	quiet      bool
+	logFile    string
+	logLevel   slog.Level
+}
+
+func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
+	m := &mount{args: args, stderr: stderr}
+	cmd := &cobra.Command{
+		Use:   name + " [OPTIONS] SOURCE... MOUNTPOINT",
+		Short: "mount",
+		Long:  mountHelp,
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := setFromEnvironment(cmd.Flags()); err != nil {
+				return err
+			}
+			return m.run(args)
+		},
+	}
+	flags := cmd.Flags()
+	addChainFlags(flags, &m.chain)
+	flags.BoolVarP(&m.foreground, "foreground", "f", false, "")
+	flags.BoolVarP(&m.quiet, "quiet", "q", false, "")
+	flags.StringVar(&m.logFile, "log-file", "", "")
+	flags.Func("log-level", "", level(&m.logLevel))
+	flags.Func("index", "", func(s string) error {
+		mode, ok := indexModes[s]
+		if !ok {
+			return errors.New("want auto, eager or lazy")
+		}
+		m.chain.Index = mode
+		return nil
+	})
+	flags.Func("names", "", func(s string) error {
+		if s != "colons" && s != "dot" {
+			return errors.New("want colons or dot")
+		}
+		m.fs.DotNames = s == "dot"
+		return nil
+	})
+	flags.FuncP("o", "o", "", func(s string) error { return m.setMountOptions(flags, s) })
+	return cmd
+}
+
+// run checks everything that can be checked while the user is watching, then
+// serves, here or in the background.
+func (m *mount) run(args []string) error {
+	if isChild() {
+		return m.runChild()
+	}
+	sources, mountpoint, err := m.arguments(args)
+	if err != nil {
+		return err
+	}
+	if m.foreground {
+		return m.serve(sources, mountpoint, func() error { return nil })
+	}
+	return startChild(m.args, m.stderr, sources, mountpoint)
+}
+
+// arguments are the files to read, by absolute names because the process that
+// serves goes elsewhere, and the true path of the mount point.
+func (m *mount) arguments(args []string) (sources []string, mountpoint string, err error) {
+	if len(args) == 0 {
+		return nil, "", failure(statusUsage, "which files are to be mounted, and where? see %q", "hipofs help")
+	}
+	last := args[len(args)-1]
+	if isHIPO(last) {
+		return nil, "", failure(statusUsage, "where is the mount point? %s is a HIPO file; name a directory after it", last)
+	}
+	if len(args) == 1 {
+		if isDir(last) {
+			return nil, "", failure(statusUsage, "which files are to be mounted on %s? name them before it", last)
+		}
+		return nil, "", failure(statusUsage, "where is the mount point? name a directory after %s", last)
+	}
+	files, notes, err := expandSources(args[:len(args)-1])
+	if err != nil {
+		return nil, "", err
+	}
+	for _, note := range notes {
+		m.note(note)
+	}
+	mountpoint, err = prepareMountpoint(last, files, m.fs.NonEmpty)
+	if err != nil {
+		return nil, "", err
+	}
+	sources, err = absolute(files)
+	return sources, mountpoint, err
+}
+
+// isHIPO says whether a name is a HIPO file's, whatever state that is in.
+func isHIPO(name string) bool {
+	fi, err := os.Stat(name)
+	switch {
+	case err == nil && fi.IsDir():
+		return false
+	case strings.HasSuffix(name, ".hipo"):
+		return true
+	case err != nil || !fi.Mode().IsRegular():
+		return false
+	}
+	chain, err := materialize.Open(context.Background(), []string{name}, materialize.Options{Index: materialize.IndexLazy})
+	if err != nil {
+		return false
+	}
+	chain.Close()
+	return true
+}
+
+// note tells the user something that is no error.
+func (m *mount) note(s string) {
+	if !m.quiet {
+		fmt.Fprintln(m.stderr, "hipofs: "+printable(s))
+	}
+}
+
+// grace is how long programs that have files open may go on reading them after
+// a signal has ended the mount. Batch systems kill half a minute after they
+// ask; this leaves time to finish first.
+const grace = 20 * time.Second
+
+// serve mounts and answers the kernel until the mount ends: because somebody
+// unmounts it, or by a signal. ready is called once the mount answers.
+func (m *mount) serve(sources []string, mountpoint string, ready func() error) error {
+	// A log whose reader has gone must not end the mount.
+	signal.Ignore(syscall.SIGPIPE)
+	signals := make(chan os.Signal, 2)
+	notifyEnd(signals)
+	ctx, interrupt := context.WithCancel(context.Background())
+	defer interrupt()
+	go func() {
+		<-signals // the first; whoever waits for a second reads the channel
+		interrupt()
+	}()
+
+	log, closeLog, err := m.openLog()
+	if err != nil {
+		return err
+	}
+	defer closeLog()
+	m.chain.Log, m.fs.Log = log, log
+	m.fs.Version = programVersion()
+
+	chain, err := openChain(ctx, sources, m.chain)
+	if err != nil {
+		return err
+	}
+	defer chain.Close()
+	limitMemory(chain.Stats().CacheBudget)
+	tellLeftOut(m.stderr, chain)
+	if len(chain.View().Banks()) == 0 {
+		m.note("no bank of these files has a schema; what they hold is in " + filepath.Join(mountpoint, ".nodes"))
+	}
+
+	server, err := fs.Mount(mountpoint, chain, m.fs)
+	if err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return errors.Join(interrupted(), server.Unmount())
+	}
+	log.Info("mounted", "mountpoint", mountpoint, "files", len(sources), "entries", chain.View().Entries())
+	if err := ready(); err != nil {
+		// Whoever asked for the mount has gone meanwhile.
+		return errors.Join(err, server.Unmount())
+	}
+
+	ended := make(chan struct{})
+	go func() {
+		server.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		log.Info("unmounted", "mountpoint", mountpoint)
+		return nil
+	case <-ctx.Done():
+	}
+	// The name goes now; who has files open may read on for a while.
+	if err := server.Unmount(); err != nil {
+		return fmt.Errorf("%s: %w", mountpoint, err)
+	}
+	select {
+	case <-ended:
+	case <-signals:
+	case <-time.After(grace):
+	}
+	log.Info("unmounted", "mountpoint", mountpoint)
+	return nil
+}
+
+// notifyEnd sends the signals that end a mount to c, but for those that this
+// process was started deaf to (nohup, a shell's background job).
+func notifyEnd(c chan<- os.Signal) {
+	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			signal.Notify(c, s)
+		}
+	}
+}
+
+func interrupted() error { return failure(statusInterrupted, "interrupted") }
+
+// openChain opens sources; what goes wrong has its exit status.
+func openChain(ctx context.Context, sources []string, o materialize.Options) (*materialize.Chain, error) {
+	chain, err := materialize.Open(ctx, sources, o)
+	var dictionary *materialize.DictionaryError
+	switch {
+	case err == nil:
+		return chain, nil
+	case ctx.Err() != nil:
+		return nil, interrupted()
+	case errors.As(err, &dictionary):
+		return nil, err
+	}
+	return nil, failure(statusSource, "%s", errorLine(err))
+}
+
+// tellLeftOut says what --on-error=skip has cost. That is never kept quiet.
+func tellLeftOut(w io.Writer, chain *materialize.Chain) {
+	for _, f := range chain.Files() {
+		if f.LeftOut != "" {
+			fmt.Fprintln(w, "hipofs: "+printable(fmt.Sprintf("%s: left out, %d events lost: %s", f.Name, f.Lost, f.LeftOut)))
+		}
+	}
+}
+
+// limitMemory makes the garbage collector work harder before the process
+// exceeds what its user granted: the budget of columns, and a small constant
+// for all the rest.
+func limitMemory(budget int64) {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(budget + 64<<20)
+	}
+}
+
+// openLog is where the mount logs to: --log-file, or standard error as long as
+// somebody sees that.
+func (m *mount) openLog() (log *slog.Logger, closeLog func() error, err error) {
+	if m.quiet {
+		m.logLevel = slog.LevelError
+	}
+	o := &slog.HandlerOptions{Level: m.logLevel}
+	switch {
+	case m.logFile != "":
+		f, err := os.OpenFile(m.logFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
+		if err != nil {
+			return nil, nil, err
+		}
+		return slog.New(slog.NewTextHandler(f, o)), f.Close, nil
+	case m.foreground:
+		return slog.New(slog.NewTextHandler(m.stderr, o)), func() error { return nil }, nil
+	}
+	return slog.New(slog.DiscardHandler), func() error { return nil }, nil
+}

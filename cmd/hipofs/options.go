@@ -1,0 +1,177 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"os"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/hipofs/hipofs/materialize"
+)
+
+// addChainFlags adds the options that say how sources are read.
+func addChainFlags(flags *pflag.FlagSet, o *materialize.Options) {
+	flags.Func("banks", "", func(s string) error {
+		for pattern := range strings.SplitSeq(s, ",") {
+			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+				return fmt.Errorf("want names or patterns of banks, such as REC::*,MC::Particle")
+			}
+			o.Banks = append(o.Banks, pattern)
+		}
+		return nil
+	})
+	flags.Func("memory", "", size(&o.Memory))
+	flags.Func("max-record", "", size(&o.MaxRecord))
+	flags.Func("threads", "", func(s string) error {
+		n, err := strconv.Atoi(s)
+		if err != nil || n < 1 || n > 1<<16 {
+			return errors.New("want a number of threads, 1 or more")
+		}
+		o.Threads = n
+		return nil
+	})
+	flags.Func("on-error", "", func(s string) error {
+		if s != "fail" && s != "skip" {
+			return errors.New("want fail or skip")
+		}
+		o.Skip = s == "skip"
+		return nil
+	})
+	flags.Bool("no-index", false, "") // nothing is saved that could be read or written
+}
+
+// indexModes are the values of --index.
+var indexModes = map[string]materialize.IndexMode{
+	"auto":  materialize.IndexAuto,
+	"eager": materialize.IndexEager,
+	"lazy":  materialize.IndexLazy,
+}
+
+// size reads 512M, 2GB, 64MiB or plain bytes into n. As with dd, M and MiB are
+// powers of 1024, MB of 1000.
+func size(n *int64) func(string) error {
+	return func(s string) error {
+		digits := strings.TrimRight(s, "BKMGTibkmgt")
+		unit, ok := sizeUnits[strings.ToUpper(s[len(digits):])]
+		value, err := strconv.ParseFloat(digits, 64)
+		// NaN fails this comparison too.
+		if !ok || err != nil || !(value*unit >= 1 && value*unit < math.MaxInt64) {
+			return errors.New("want a size such as 512M, 2GB or 64MiB")
+		}
+		*n = int64(value * unit)
+		return nil
+	}
+}
+
+var sizeUnits = map[string]float64{
+	"": 1, "B": 1,
+	"K": 1 << 10, "KIB": 1 << 10, "KB": 1e3,
+	"M": 1 << 20, "MIB": 1 << 20, "MB": 1e6,
+	"G": 1 << 30, "GIB": 1 << 30, "GB": 1e9,
+	"T": 1 << 40, "TIB": 1 << 40, "TB": 1e12,
+}
+
+// level reads a level of the log.
+func level(l *slog.Level) func(string) error {
+	return func(s string) error {
+		if !slices.Contains([]string{"debug", "info", "warn", "error"}, s) {
+			return errors.New("want debug, info, warn or error")
+		}
+		return l.UnmarshalText([]byte(s))
+	}
+}
+
+// ignoredMountOptions are what mount(8) and fstab pass along, and what holds
+// for every mount of ours anyway.
+var ignoredMountOptions = []string{
+	"defaults", "rw", "ro", "dev", "nodev", "suid", "nosuid", "exec", "noexec",
+	"default_permissions", "_netdev", "nofail", "auto", "noauto", "user", "nouser", "users", "owner", "group",
+	"atime", "noatime", "relatime", "norelatime", "diratime", "nodiratime", "async", "sync",
+}
+
+// setMountOptions takes the words of one -o: long options of the command as
+// name=value, which is the only way that fstab has, and options of the mount.
+// A comma that belongs to a value is written "\,".
+func (m *mount) setMountOptions(flags *pflag.FlagSet, list string) error {
+	for _, word := range splitMountOptions(list) {
+		name, value, hasValue := strings.Cut(word, "=")
+		switch flag := flags.Lookup(name); {
+		case word == "":
+		case name == "allow_other" && !hasValue:
+			m.fs.AllowOther = true
+		case name == "auto_unmount" && !hasValue:
+			m.fs.AutoUnmount = true
+		case name == "debug" && !hasValue:
+			m.fs.Debug = true
+		case name == "nonempty" && !hasValue:
+			m.fs.NonEmpty = true
+		case name == "fsname" && value != "":
+			m.fs.FSName = value
+		case slices.Contains(ignoredMountOptions, name) && !hasValue, strings.HasPrefix(name, "x-"):
+		case flag == nil || len(name) == 1 || name == "help" || name == "version":
+			return fmt.Errorf("unknown mount option %s; \"hipofs help mount\" lists what -o takes", word)
+		case !hasValue && flag.NoOptDefVal == "":
+			return fmt.Errorf("mount option %s needs a value: %s=…", name, name)
+		default:
+			if !hasValue {
+				value = flag.NoOptDefVal
+			}
+			if err := setFlag(flags, name, value); err != nil {
+				return fmt.Errorf("mount option %s: %w", word, err)
+			}
+		}
+	}
+	return nil
+}
+
+// splitMountOptions splits at commas that no backslash stands before.
+func splitMountOptions(list string) []string {
+	words := []string{""}
+	for i := 0; i < len(list); i++ {
+		last := &words[len(words)-1]
+		switch c := list[i]; {
+		case c == '\\' && i+1 < len(list) && (list[i+1] == ',' || list[i+1] == '\\'):
+			i++
+			*last += list[i : i+1]
+		case c == ',':
+			words = append(words, "")
+		default:
+			*last += list[i : i+1]
+		}
+	}
+	return words
+}
+
+// setFromEnvironment gives options that the command line leaves alone their
+// value from HIPOFS_MEMORY, HIPOFS_ON_ERROR, …
+func setFromEnvironment(flags *pflag.FlagSet) error {
+	var err error
+	flags.VisitAll(func(f *pflag.Flag) {
+		variable := "HIPOFS_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		value := os.Getenv(variable)
+		if value == "" || f.Changed || f.Name == "help" || f.Name == "version" || err != nil {
+			return
+		}
+		if e := setFlag(flags, f.Name, value); e != nil {
+			err = failure(statusUsage, "%s=%s: %v", variable, value, e)
+		}
+	})
+	return err
+}
+
+// setFlag sets a flag, and says what is wrong without naming it again.
+func setFlag(flags *pflag.FlagSet, name, value string) error {
+	err := flags.Set(name, value)
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		return invalid.Unwrap()
+	}
+	return err
+}
