@@ -62,7 +62,8 @@ func (c codec) compress(b []byte) []byte {
 		return out.Bytes()
 	case "zstd":
 		var out bytes.Buffer
-		w, err := zstd.NewWriter(&out, zstd.WithEncoderCRC(false), zstd.WithEncoderConcurrency(1))
+		w, err := zstd.NewWriter(&out, zstd.WithEncoderCRC(false), zstd.WithEncoderConcurrency(1),
+			zstd.WithWindowSize(1<<16), zstd.WithLowerEncoderMem(true)) // small: tests build thousands of files
 		check(0, err)
 		check(w.Write(b))
 		check(0, w.Flush()) // a frame begun before its end is known has no content size, as in real files

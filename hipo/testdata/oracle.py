@@ -4,7 +4,7 @@
     oracle.py rows FILE...       FILE TAB bank TAB column TAB letter TAB N TAB rows TAB content TAB offsets,
                                  or FILE TAB error TAB message
     oracle.py mutants FILE...    one line a mutant of each file, in the order of `mutants`:
-                                 "error", or the first 16 hex digits of the SHA-256 over all of its rows
+                                 "error", or the first 8 hex digits of the SHA-256 over all of its rows
     oracle.py table FILE...      the same, as mutants.tsv keeps it (see `table`)
 
 The reference decoder is hipo_ref.py in the folder HIPO_REF, else in shared/check beside the repository. It needs the
@@ -57,7 +57,7 @@ def verdict(data: bytes) -> str:
     except Exception as e:      # a crash of the reference decoder is an error, too, but worth a look
         print(f"reference decoder: {type(e).__name__}: {e}", file=sys.stderr)
         return "error"
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:16]
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
 
 
 def table(name: str, data: bytes) -> str:
