@@ -11,7 +11,7 @@ A pair whose checksums differ is not printed, and the status is then 1.
            beside a process that imports oxihipo and reads the same column
   bank     the same for the 28 columns of REC::Calorimeter
   second   the second read of that column inside the same process
-  memory   the peak of the serving hipofs plus that of the reader; beside the peak of oxihipo's process
+  memory   the peak of the serving hipofs plus that of the reader, after the first read; beside oxihipo's process
 """
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ import datetime
 import json
 import os
 import platform
-import resource
 import statistics
 import subprocess
 import sys
@@ -59,7 +58,7 @@ def child(reader: str, where: str, task: str) -> None:
     read = {"hipofs": read_hipofs, "oxihipo": read_oxihipo}[reader]
     got = read(where, bank, columns)
     done = time.monotonic()
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    peak = peak_of(os.getpid())
     sums = {name: hashlib.sha256(a.tobytes()).hexdigest() for name, a in sorted(got.items())}
     del got
     again = time.perf_counter()
@@ -76,26 +75,19 @@ def read_in_child(reader: str, where: str, task: str) -> dict:
 
 # ---------------------------------------------------------------- one run of each
 
-def peak_of(point: str) -> int:
-    """VmHWM of the hipofs process that serves a mount point, bytes."""
-    for entry in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            argv = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
-            if argv[0].endswith(b"hipofs") and os.fsencode(point) in argv:
-                status = Path("/proc", entry, "status").read_text()
-                return int(status.split("VmHWM:")[1].split()[0]) * 1024
-        except OSError:
-            continue
-    raise SystemExit(f"no hipofs process serves {point}")
+def peak_of(pid: int) -> int:
+    """Peak resident memory of a process, bytes."""
+    return int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
 
 
 def run_hipofs(source: str, task: str, env: dict[str, str]) -> dict:
+    from harness import daemons
     with tempfile.TemporaryDirectory(prefix="hipofs-bench-") as point:
         began = time.monotonic()
         subprocess.run([HIPOFS, "--no-index", source, point], check=True, env=env)
         try:
             got = read_in_child("hipofs", point, task)
-            got["memory"] = got["peak"] + peak_of(point)
+            got["memory"] = got["peak"] + peak_of(daemons(point)[0])
         finally:
             subprocess.run([HIPOFS, "umount", point], check=True, env=env)
     return got | {"first": got["done"] - began}
@@ -121,7 +113,7 @@ def main() -> int:
         part = source.with_suffix(".part")
         subprocess.run([sys.executable, WRITER, part, "--events", str(a.events)], check=True)
         part.rename(source)
-    source.read_bytes()  # into the page cache, for both
+    subprocess.run(["cat", source], stdout=subprocess.DEVNULL, check=True)  # into the page cache, for both
 
     model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
     print(f"{datetime.date.today()}  {os.cpu_count()} x {model}, Linux {platform.release()}")

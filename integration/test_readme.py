@@ -1,0 +1,61 @@
+"""What the README tells a physicist to type works as it stands."""
+from __future__ import annotations
+
+import os
+import re
+import struct
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness import ROOT, Mount, run
+from writer import event, structure, write
+
+BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+
+
+def bank(item: int, fmt: str, columns: list[list]) -> bytes:
+    return structure(300, item, 11, b"".join(struct.pack(f"<{len(c)}{f}", *c) for f, c in zip(fmt, columns)))
+
+
+@pytest.fixture
+def run5042(tmp_path: Path) -> Path:
+    """A folder with the run of two files that the README speaks of."""
+    (tmp_path / "run5042").mkdir()
+    schemas = ["{REC::Particle/300/31}{pid/I,px/F}", "{REC::Calorimeter/300/32}{pindex/S,energy/F}"]
+    write(tmp_path / "run5042/a.hipo", schemas, [[
+        event(bank(31, "if", [[11, 211], [1, 2]]), bank(32, "hf", [[1, 1, 0], [0.25, 0.5, 4]])),
+        event(bank(31, "if", [[11], [3.5]]))]])
+    write(tmp_path / "run5042/b.hipo", schemas, [[
+        event(bank(31, "if", [[22], [8]]), bank(32, "hf", [[0, 5], [16, 32]]))]])
+    return tmp_path
+
+
+def test_every_block_of_the_readme_works(run5042, hipofs, env):
+    env |= {"PATH": f"{hipofs.parent}:{os.environ['PATH']}"}
+    said = ""
+    assert [kind for kind, _ in BLOCKS] == ["sh", "python", "python", "python", "sh"]
+    try:
+        for kind, text in BLOCKS:
+            argv = ["bash", "-euo", "pipefail", "-c", text] if kind == "sh" else [sys.executable, "-W", "error", "-c", text]
+            said += run(*argv, cwd=run5042, env=env).stdout
+    finally:
+        Mount(hipofs, run5042 / "mnt", env).discard()
+    for line in ("px.npy", "4 particles in 3 events", "the particles of event 1 have px [3.5]", "[ 4.    0.75  0.   16.  ]",
+                 "[2, 1, 1] 4.5", "REC::Calorimeter"):
+        assert line in said, said
+    assert not (run5042 / "mnt").exists()
+
+
+def test_the_demo_shows_a_column_and_leaves_no_mount(env):
+    before = sum(1 for line in open("/proc/self/mounts") if " fuse.hipofs " in line)
+    said = run("make", "demo", cwd=ROOT, env=env | {"HOME": os.environ["HOME"], "MAKEFLAGS": ""}, timeout=300).stdout
+    assert "float32 (24,)" in said and "REC::Particle" in said and "MC::Particle" in said
+    assert sum(1 for line in open("/proc/self/mounts") if " fuse.hipofs " in line) == before
+
+
+def test_make_alone_lists_what_one_can_ask_for():
+    said = run("make", cwd=ROOT, env=os.environ | {"MAKEFLAGS": ""}).stdout
+    for target in ("demo", "test", "bench", "lint", "fuzz", "build", "clean"):
+        assert f"make {target} " in said
