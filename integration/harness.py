@@ -147,9 +147,8 @@ def daemons(point: Path | str) -> list[int]:
     found = []
     for entry in os.listdir("/proc"):
         with contextlib.suppress(OSError):
-            if entry.isdigit():
-                argv = Path("/proc", entry, "cmdline").read_bytes().split(b"\0")
-                if b"hipofs" in os.path.basename(argv[0]) and os.fsencode(point) in argv:
+            if entry.isdigit() and "hipofs" in os.path.basename(os.readlink(f"/proc/{entry}/exe")):
+                if os.fsencode(point) in Path("/proc", entry, "cmdline").read_bytes().split(b"\0"):
                     found.append(int(entry))
     return found
 
