@@ -8,6 +8,8 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"sync"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -21,10 +23,9 @@ type connection struct {
 	fd     int    // /dev/fuse, close-on-exec; go-fuse owns it once it serves
 	helper string // the fusermount3 that mounted; "": mounted directly
 
-	// With auto_unmount, the helper runs on and unmounts when lifeline closes,
-	// as it does when this process dies.
+	watcher  *exec.Cmd // unmounts when lifeline closes, as it does when this process dies; nil: none
 	lifeline *os.File
-	watching *exec.Cmd
+	unwatch  sync.Once
 }
 
 // connect mounts on dir: root directly, others through fusermount3.
@@ -32,10 +33,20 @@ func connect(dir string, o Options) (*connection, error) {
 	if o.FSName == "" {
 		o.FSName = "hipofs"
 	}
-	if os.Geteuid() == 0 && !o.AutoUnmount {
-		return mountDirectly(dir, o)
+	mount := mountByHelper
+	if os.Geteuid() == 0 {
+		mount = mountDirectly
 	}
-	return mountByHelper(dir, o)
+	c, err := mount(dir, o)
+	if err != nil || !o.AutoUnmount {
+		return c, err
+	}
+	if err := c.watch(); err != nil {
+		unix.Close(c.fd)
+		_ = c.detach()
+		return nil, err
+	}
+	return c, nil
 }
 
 func mountDirectly(dir string, o Options) (*connection, error) {
@@ -70,19 +81,16 @@ func mountByHelper(dir string, o Options) (*connection, error) {
 		return nil, err
 	}
 	// fusermount3 would say the same, less plainly.
-	if fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0); err == nil {
-		unix.Close(fd)
-	} else if err != unix.EACCES {
+	probe, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
 		return nil, deviceError(err)
 	}
+	unix.Close(probe)
 
 	escaped := strings.NewReplacer(`\`, `\\`, `,`, `\,`).Replace(o.FSName)
 	opts := fmt.Sprintf("ro,nosuid,nodev,noexec,default_permissions,max_read=%d,subtype=hipofs,fsname=%s", requestSize, escaped)
 	if o.AllowOther {
 		opts += ",allow_other"
-	}
-	if o.AutoUnmount {
-		opts += ",auto_unmount"
 	}
 
 	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -112,25 +120,57 @@ func mountByHelper(dir string, o Options) (*connection, error) {
 		return nil, &NoFUSEError{"fusermount3: " + err.Error()}
 	}
 	c := &connection{dir: dir, fd: fd, helper: helper}
-	if o.AutoUnmount {
-		c.lifeline, c.watching = ours, cmd
-		return c, nil
-	}
 	ours.Close()
 	_ = cmd.Wait() // it has mounted
 	return c, nil
 }
 
-// release lets go of what outlives the descriptor, when the mount is gone.
-func (c *connection) release() {
-	if c.lifeline != nil {
-		c.lifeline.Close()
-		_ = c.watching.Wait() // it finds nothing to unmount
+// watch starts a process that unmounts when this one has died. fusermount3 has
+// an option for it, which fails for who mounts without allow_other (3.14 opens
+// the mount point as root, and is refused).
+func (c *connection) watch() error {
+	r, w, err := os.Pipe()
+	if err != nil {
+		return err
 	}
+	defer r.Close()
+	unmount := []string{"umount", "-l"}
+	if c.helper != "" {
+		unmount = []string{c.helper, "-u", "-q", "-z", "--"}
+	}
+	cmd := exec.Command("/bin/sh", append([]string{"-c", `read -r _; exec "$@"`, "sh"}, append(unmount, c.dir)...)...)
+	cmd.Dir = "/"
+	cmd.Stdin = r
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to this job is not for it
+	if err := cmd.Start(); err != nil {
+		w.Close()
+		return fmt.Errorf("auto_unmount: %w", err)
+	}
+	c.watcher, c.lifeline = cmd, w
+	return nil
+}
+
+// release ends what outlives the mount.
+func (c *connection) release() {
+	c.unwatch.Do(func() {
+		if c.watcher != nil {
+			_ = c.watcher.Process.Kill()
+			_ = c.watcher.Wait() // it was killed
+			c.lifeline.Close()
+		}
+	})
 }
 
 // detach unmounts, lazily where the mount is in use.
 func (c *connection) detach() error {
+	if err := c.unmount(); err != nil {
+		return err
+	}
+	c.release() // another mount may take this one's place
+	return nil
+}
+
+func (c *connection) unmount() error {
 	if c.helper == "" {
 		err := unix.Unmount(c.dir, unix.UMOUNT_NOFOLLOW)
 		if err == unix.EBUSY {

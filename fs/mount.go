@@ -25,7 +25,7 @@ type Options struct {
 	DotNames    bool         // show REC::Particle as REC.Particle
 	FSName      string       // the source that mount and df show; "": hipofs
 	AllowOther  bool         // let other users in, as far as the modes of the sources go
-	AutoUnmount bool         // have fusermount3 unmount when this process has died
+	AutoUnmount bool         // leave a process behind that unmounts when this one has died
 	NonEmpty    bool         // mount over a directory that is not empty
 	Debug       bool         // log every request and answer
 }
@@ -160,7 +160,7 @@ func checkMountPoint(dir string, nonEmpty bool) error {
 	bad := func(format string, args ...any) error {
 		return &MountPointError{dir, fmt.Sprintf(format, args...)}
 	}
-	info, err := os.Stat(dir)
+	d, err := os.Open(dir)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return bad("no such directory; create it first: mkdir -p %s", dir)
@@ -168,18 +168,12 @@ func checkMountPoint(dir string, nonEmpty bool) error {
 		return bad("a mount whose server has died; remove it first: hipofs umount %s", dir)
 	case err != nil:
 		return bad("%v", errors.Unwrap(err))
-	case !info.IsDir():
-		return bad("not a directory; choose another mount point")
-	}
-	if nonEmpty {
-		return nil
-	}
-	d, err := os.Open(dir)
-	if err != nil {
-		return bad("%v", errors.Unwrap(err))
 	}
 	defer d.Close()
-	if names, _ := d.Readdirnames(1); len(names) > 0 {
+	if info, err := d.Stat(); err != nil || !info.IsDir() {
+		return bad("not a directory; choose another mount point")
+	}
+	if names, _ := d.Readdirnames(1); len(names) > 0 && !nonEmpty {
 		return bad("not empty: a mount would hide %q; choose another directory, or add -o nonempty", names[0])
 	}
 	return nil

@@ -105,11 +105,8 @@ func (p place) ino() uint64 {
 		return rootIno
 	}
 	sum := sha256.Sum256([]byte(p.path))
-	n := binary.LittleEndian.Uint64(sum[:])
-	if n <= rootIno || n == ^uint64(0) { // these mean something to go-fuse or the kernel
-		n ^= 1 << 32
-	}
-	return n
+	n := binary.LittleEndian.Uint64(sum[:]) >> 1 // some programs keep it signed
+	return max(n, rootIno+1)
 }
 
 func (p place) errno(err error) syscall.Errno { return p.border.errno(err, p.path) }

@@ -79,6 +79,6 @@ func (n nodes) list(ctx context.Context) ([]entry, error) {
 	return list, nil
 }
 
-// subfolders is the most that there can be: their number is not known before
-// all is counted.
-func (nodes) subfolders() uint32 { return 1 << 24 }
+// subfolders is more than any file is known to have: their number is not known
+// before all is counted.
+func (nodes) subfolders() uint32 { return 1000 }
