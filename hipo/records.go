@@ -25,6 +25,9 @@ type RecordHeader struct {
 // Split reports whether the record stores its banks apart.
 func (h *RecordHeader) Split() bool { return tags[h.Tag].layout != layoutWhole }
 
+// ByColumn reports whether it also stores the columns of its banks apart.
+func (h *RecordHeader) ByColumn() bool { return tags[h.Tag].layout == layoutColumn }
+
 // Inflated is about the memory that the record takes when it is inflated.
 func (h *RecordHeader) Inflated() int64 { return h.eventsAt() + h.DataLength }
 

@@ -51,7 +51,7 @@ const (
 	indexRow         = 32 // one record in the trailer's file::index
 	defaultMaxRecord = 1 << 30
 	maxMaxRecord     = 1<<32 - 1<<20 // positions in a payload have 32 bits
-	slack            = 3 // bytes that a writer may have compressed behind the events
+	slack            = 3             // bytes that a writer may have compressed behind the events
 )
 
 // (group, item) pairs with a meaning of their own.
