@@ -1,6 +1,9 @@
 package hipo
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+)
 
 // FormatError says that the bytes of a file break a rule of the format, and
 // where. Its text is one line: file, record, byte, what was wrong.
@@ -20,3 +23,5 @@ func (e *FormatError) Error() string {
 	}
 	return e.File + ": " + e.Msg
 }
+
+var errChecksum = errors.New("the stored bytes do not have their checksum")

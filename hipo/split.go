@@ -1,0 +1,323 @@
+package hipo
+
+import (
+	"encoding/binary"
+	"math"
+
+	"github.com/zeebo/xxh3"
+)
+
+// A split record stores a section: a directory, and behind it the streams, each
+// compressed on its own.
+//
+//	0   version u8, 3 zero bytes
+//	4   B  banks (distinct ids)      u32
+//	8   E  events                    u32
+//	12  Dc directory, stored         u32
+//	16  Dd directory, inflated       u32
+//	20  directory, always LZ4; streams
+//
+// The directory, when inflated:
+//
+//	bank layout                      column layout
+//	4 B    group u16, item, type     4 B    the same
+//	4 B    stored sizes              2 B    streams of each bank; 0: one, with the whole bank
+//	4 B    inflated sizes
+//	4 E    event tags                4 E    the same
+//	E w    presence bits             E w    the same; w = ceil(B/8)
+//	4 B E  data size, bank by bank   4 B E  the same
+//	                                 8 S    stored and inflated size of each stream
+//	B      format lengths            B      the same; may be missing
+//	                                 5 S    version 3: encodings u8, then checksums u32
+const (
+	sectionHeader  = 20
+	directoryGuess = 8 << 10 // bytes read at first: most small directories fit
+	encodingRaw    = 0
+	encodingSplit  = 1 // bytes of values apart: all first bytes, all second bytes, …
+)
+
+// split is a split record's directory.
+type split struct {
+	directory []byte
+	streams   []stream
+	out       []byte // memory for one stream
+	shuffled  []byte // memory for one byte-split stream
+	stored    []byte // memory for one stream as it lies in the file
+}
+
+type stream struct {
+	off      int64 // in the file
+	stored   uint32
+	inflated uint32
+	checksum uint32 // low half of XXH3 of the stored bytes; 0: not given
+	encoding uint8  // element width << 4 | how
+}
+
+// readDirectory reads and checks everything of a split record but its streams.
+func (rec *Record) readDirectory() error {
+	h := &rec.Header
+	if h.big {
+		return rec.errorf("a split record cannot be big-endian")
+	}
+	section := h.Length - int64(h.header) - int64(h.bits>>pad3Shift&padMask)
+	if section < sectionHeader {
+		return rec.errorf("a split section of %d bytes", section)
+	}
+	if err := rec.readRaw(min(h.Length, int64(h.header)+directoryGuess)); err != nil {
+		return err
+	}
+	b := rec.raw[h.header:]
+	by := tags[h.Tag].layout
+	le := binary.LittleEndian
+	ver := b[0]
+	nb, ne := int64(le.Uint32(b[4:])), int64(le.Uint32(b[8:]))
+	stored, inflated := int64(le.Uint32(b[12:])), int64(le.Uint32(b[16:]))
+	if by == layoutBank && ver != 2 && ver != 3 || by == layoutColumn && (ver < 1 || ver > 3) {
+		return rec.errorf("split section of version %d", ver)
+	}
+	if ne != int64(h.Events) {
+		return rec.errorf("a directory of %d events, the record has %d", ne, h.Events)
+	}
+	if stored > section-sectionHeader {
+		return rec.errorf("a directory of %d bytes in a section of %d", stored, section)
+	}
+	bits := (nb + 7) / 8
+	need := nb*12 + ne*(4+bits) + 4*nb*ne
+	if by == layoutColumn {
+		need -= nb * 6
+	}
+	if need > inflated {
+		return rec.errorf("a directory of %d bytes cannot hold %d banks in %d events", inflated, nb, ne)
+	}
+	// What is left of the directory, if the first read did not have it all.
+	if have, all := int64(len(rec.raw)), int64(h.header)+sectionHeader+stored; have < all {
+		grown := resize(rec.raw, all)
+		if &grown[0] != &rec.raw[0] {
+			copy(grown, rec.raw)
+		}
+		rec.raw = grown
+		if err := rec.readAt(rec.raw[have:], h.Off+have); err != nil {
+			return err
+		}
+	}
+	s := &rec.split
+	dir, err := rec.inflater.inflate(codecLZ4, s.directory, rec.raw[h.header+sectionHeader:int64(h.header)+sectionHeader+stored], inflated)
+	if err != nil {
+		return rec.errorf("directory: %v", err)
+	}
+	s.directory = dir
+	rec.BytesInflated += inflated
+	return rec.parseDirectory(by, ver, int(nb), int(ne), h.Off+int64(h.header), sectionHeader+stored, section)
+}
+
+// parseDirectory fills Tags, Banks and streams. The caller has checked that
+// the tables which depend on nb and ne alone fit. The section begins at base;
+// its streams lie between begin and end.
+func (rec *Record) parseDirectory(by layout, ver uint8, nb, ne int, base, begin, end int64) error {
+	s := &rec.split
+	c := cursor{s.directory, binary.LittleEndian}
+	le := binary.LittleEndian
+	descriptors := c.take(4 * nb)
+	var bankSizes, columns []byte
+	total := nb // streams
+	if by == layoutBank {
+		bankSizes = c.take(8 * nb) // nb stored sizes, then nb inflated ones
+	} else {
+		columns = c.take(2 * nb)
+		total = 0
+		for b := range nb {
+			total += max(1, int(le.Uint16(columns[2*b:])))
+		}
+	}
+	tagWords := c.take(4 * ne)
+	width := (nb + 7) / 8
+	presence := c.take(ne * width)
+	sizes := c.take(4 * nb * ne)
+	var streamSizes []byte
+	if by == layoutColumn {
+		if 8*total > len(c.b) {
+			return rec.errorf("directory: the sizes of %d streams do not fit", total)
+		}
+		streamSizes = c.take(8 * total)
+	}
+	var formats, encodings, checksums []byte
+	if len(c.b) >= nb {
+		formats = c.take(nb)
+	}
+	if by == layoutColumn && ver == 3 {
+		if 5*total > len(c.b) {
+			return rec.errorf("directory: the encodings of %d streams do not fit", total)
+		}
+		encodings = c.take(total)
+		checksums = c.take(4 * total)
+	}
+
+	if cap(s.streams) < total {
+		s.streams = make([]stream, total)
+	}
+	s.streams = s.streams[:total]
+	at := begin
+	for i := range s.streams {
+		st := &s.streams[i]
+		*st = stream{off: base + at}
+		if by == layoutBank {
+			st.stored, st.inflated = le.Uint32(bankSizes[4*i:]), le.Uint32(bankSizes[4*(nb+i):])
+		} else {
+			st.stored, st.inflated = le.Uint32(streamSizes[8*i:]), le.Uint32(streamSizes[8*i+4:])
+		}
+		if encodings != nil {
+			st.encoding, st.checksum = encodings[i], le.Uint32(checksums[4*i:])
+			if how := st.encoding & 15; how > encodingSplit {
+				return rec.errorf("stream %d has the unknown encoding %d", i, how)
+			}
+		}
+		at += int64(st.stored)
+		if at > end {
+			return rec.errorf("stream %d ends at %d, the section has %d bytes", i, at, end)
+		}
+		if int64(st.inflated) > rec.f.limit {
+			return rec.errorf("stream %d inflates to %d bytes, the limit is %d", i, st.inflated, rec.f.limit)
+		}
+	}
+
+	if cap(rec.Tags) < ne {
+		rec.Tags = make([]uint32, ne)
+	}
+	rec.Tags = rec.Tags[:ne]
+	for e := range ne {
+		rec.Tags[e] = le.Uint32(tagWords[4*e:])
+	}
+
+	first := 0
+	var previous key
+	for b := range nb {
+		d := descriptors[4*b:]
+		k := makeKey(le.Uint16(d), d[2])
+		kind := d[3]
+		if b > 0 && !previous.less(k) {
+			return rec.errorf("directory: bank %d/%d is listed behind %d/%d", k.group(), k.item(), previous.group(), previous.item())
+		}
+		previous = k
+		var format uint8
+		if formats != nil {
+			format = formats[b]
+		}
+		bank := &rec.Banks[rec.slot(k)]
+		bank.stream, bank.columns = first, 0
+		if by == layoutColumn {
+			bank.columns = int(le.Uint16(columns[2*b:]))
+		}
+		var sum int64
+		for e := range ne {
+			size := le.Uint32(sizes[4*(b*ne+e):])
+			if presence[e*width+b/8]>>(b%8)&1 == 0 {
+				if size != 0 {
+					return rec.errorf("event %d has %d bytes of bank %d/%d, which it does not have", e, size, k.group(), k.item())
+				}
+				continue
+			}
+			if size > dataLengthMask {
+				return rec.errorf("event %d: bank %d/%d of %d bytes", e, k.group(), k.item(), size)
+			}
+			if uint32(format) > size {
+				return rec.errorf("event %d: structure %d/%d has a format of %d bytes and %d bytes in all", e, k.group(), k.item(), format, size)
+			}
+			bank.Spans = append(bank.Spans, Span{Event: uint32(e), Off: uint32(sum), Len: size, Type: kind, Format: format})
+			if sum += int64(size); sum > math.MaxUint32 {
+				return rec.errorf("bank %d/%d has over 4 GiB", k.group(), k.item())
+			}
+		}
+		streams := s.streams[first : first+max(1, bank.columns)]
+		first += len(streams)
+		if err := rec.checkStreams(k, bank, streams, sum, format); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkStreams compares the inflated sizes of a bank's streams with the sum of
+// its sizes in the events and, stored by column, with the dictionary.
+func (rec *Record) checkStreams(k key, bank *Bank, streams []stream, sum int64, format uint8) error {
+	var inflated int64
+	for _, s := range streams {
+		inflated += int64(s.inflated)
+	}
+	if inflated != sum {
+		return rec.errorf("bank %d/%d has %d bytes in its events and %d in its streams", k.group(), k.item(), sum, inflated)
+	}
+	if bank.columns == 0 {
+		return nil
+	}
+	schema := rec.f.Dictionary.byKey[k]
+	if schema == nil || len(schema.Columns) != bank.columns {
+		return rec.errorf("bank %d/%d is stored in %d columns, which the dictionary does not declare", k.group(), k.item(), bank.columns)
+	}
+	if format != 0 {
+		return rec.errorf("composite bank %d/%d is stored by column", k.group(), k.item())
+	}
+	for _, s := range bank.Spans {
+		if s.Len%uint32(schema.RowSize) != 0 {
+			return rec.errorf("event %d: bank %s of %d bytes is not a whole number of %d-byte rows", s.Event, excerpt(schema.Name), s.Len, schema.RowSize)
+		}
+	}
+	rows := sum / int64(schema.RowSize)
+	for i, c := range schema.Columns {
+		if int64(streams[i].inflated) != rows*int64(c.Width()) {
+			return rec.errorf("column %d of bank %s has %d bytes for %d rows of %d", i, excerpt(schema.Name), streams[i].inflated, rows, c.Width())
+		}
+	}
+	return nil
+}
+
+// readStream inflates stream i into memory that the next call uses again.
+func (rec *Record) readStream(i int) ([]byte, error) {
+	s := &rec.split
+	st := s.streams[i]
+	if st.inflated == 0 {
+		return nil, nil
+	}
+	bad := func(err error) *FormatError {
+		fe := rec.errorf("stream %d: %v", i, err)
+		fe.Off = st.off
+		return fe
+	}
+	var src []byte
+	if from := st.off - rec.Header.Off; from+int64(st.stored) <= int64(len(rec.raw)) {
+		src = rec.raw[from : from+int64(st.stored)]
+	} else {
+		s.stored = resize(s.stored, int64(st.stored))
+		if err := rec.readAt(s.stored, st.off); err != nil {
+			return nil, err
+		}
+		src = s.stored
+	}
+	if st.checksum != 0 && uint32(xxh3.Hash(src)) != st.checksum {
+		return nil, bad(errChecksum)
+	}
+	out, err := rec.inflater.inflate(tags[rec.Header.Tag].codec, s.out, src, int64(st.inflated))
+	if err != nil {
+		return nil, bad(err)
+	}
+	s.out = out
+	rec.Streams++
+	rec.BytesInflated += int64(len(out))
+	if width := int(st.encoding >> 4); st.encoding&15 == encodingSplit && width > 1 {
+		s.shuffled = resize(s.shuffled, int64(len(out)))
+		join(s.shuffled, out, width)
+		out = s.shuffled
+	}
+	return out, nil
+}
+
+// join puts the bytes of values together that lie apart in src: all first
+// bytes, then all second bytes, and so on. What is no whole value is verbatim.
+func join(dst, src []byte, width int) {
+	n := len(src) / width
+	for k := range width {
+		for i, v := range src[k*n : (k+1)*n] {
+			dst[i*width+k] = v
+		}
+	}
+	copy(dst[n*width:], src[n*width:])
+}

@@ -1,0 +1,213 @@
+package materialize
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/hipofs/hipofs/hipo"
+)
+
+// table is a bank in one file, as the counting pass found it.
+type table struct {
+	layout *hipo.Schema
+	kind   string  // what a structure without a schema is, for messages
+	rows   []int64 // rows in the runs before run i; one more than there are runs
+	filled int64   // entries that have rows
+	err    error   // why the bank cannot be served
+}
+
+// total is the table's rows in the file.
+func (t *table) total() int64 { return t.rows[len(t.rows)-1] }
+
+// in is the table's rows in run r.
+func (t *table) in(r int) int64 { return t.rows[r+1] - t.rows[r] }
+
+// countAll starts the pass over every file, a few at once, in order.
+func (c *Chain) countAll(threads int) {
+	c.work.Go(func() {
+		var g errgroup.Group
+		g.SetLimit(threads)
+		for _, s := range c.sources {
+			if c.ctx.Err() != nil {
+				break
+			}
+			g.Go(func() error {
+				s.begin()
+				<-s.counted
+				return nil
+			})
+		}
+		_ = g.Wait()
+	})
+}
+
+// begin starts the file's pass if it has not been started.
+func (s *source) begin() {
+	s.start.Do(func() { s.chain.work.Go(s.pass) })
+}
+
+// wait starts the pass if need be, and waits for its end.
+func (s *source) wait(ctx context.Context) error {
+	select {
+	case <-s.counted:
+		return s.fault
+	default:
+	}
+	s.begin()
+	select {
+	case <-s.counted:
+		return s.fault
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// pass counts the rows of every bank in every run, by decoding all runs, and
+// keeps columns that are asked for, or may be. Damage does not end it: all of a
+// file's damage is told at once.
+func (s *source) pass() {
+	m := s.chain.m
+	defer func() {
+		close(s.counted)
+		m.passed()
+	}()
+	var mu sync.Mutex // over tables and faults
+	tables := map[bankID]*table{}
+	faults := make([]error, len(s.runs))
+
+	g, ctx := errgroup.WithContext(s.chain.ctx)
+	g.SetLimit(m.threads)
+	for r := range s.runs {
+		if ctx.Err() != nil {
+			break
+		}
+		g.Go(func() error {
+			return m.withDecoder(ctx, &s.runs[r], func(d *decoder) error {
+				out, err := d.decode(s, r, m.passWants(&s.runs[r]), m.note)
+				if err != nil {
+					s.chain.faults.add(err)
+					mu.Lock()
+					faults[r] = err
+					mu.Unlock()
+					return nil
+				}
+				m.keepPassed(s, r, out)
+				mu.Lock()
+				defer mu.Unlock()
+				for i := range out.parts {
+					s.merge(tables, r, &out.parts[i])
+				}
+				return nil
+			})
+		})
+	}
+	if err := g.Wait(); err != nil {
+		s.fault = err
+		return
+	}
+	for _, err := range faults {
+		if err != nil {
+			s.fault = err
+			return
+		}
+	}
+	for id, t := range tables {
+		if why := s.plan.conflicts[id]; why != "" {
+			t.err = fmt.Errorf("%s", why)
+		}
+		if t.err != nil {
+			s.chain.faults.add(t.err)
+		}
+		for r := range s.runs {
+			t.rows[r+1] += t.rows[r]
+		}
+	}
+	s.tables = tables
+}
+
+// merge adds what one run has of a bank to the file's table of it.
+func (s *source) merge(tables map[bankID]*table, r int, p *part) {
+	t := tables[p.bank]
+	if t == nil {
+		t = &table{layout: p.layout, kind: p.kind, rows: make([]int64, len(s.runs)+1)}
+		tables[p.bank] = t
+	}
+	switch {
+	case t.err != nil:
+	case p.err != nil:
+		t.err = p.err
+	case t.layout != p.layout && !t.layout.SameLayout(p.layout):
+		t.err = fmt.Errorf("%s: %s is %s in one record and %s in another", s.file.Name, s.chain.bankName(p.bank), t.kind, p.kind)
+	}
+	t.rows[r+1] = p.rows
+	t.filled += p.filled
+}
+
+// verify reads every record of every file whole, streams included, and takes
+// those that are damaged out of the record tables.
+func (c *Chain) verify(ctx context.Context, threads int) error {
+	for _, s := range c.sources {
+		bad := make([]error, len(s.file.Records))
+		g, gctx := errgroup.WithContext(ctx)
+		g.SetLimit(threads)
+		recs := make(chan *hipo.Record, threads)
+		for range threads {
+			recs <- new(hipo.Record)
+		}
+		for i := range s.file.Records {
+			g.Go(func() error {
+				if err := gctx.Err(); err != nil {
+					return err
+				}
+				rec := <-recs
+				bad[i] = verifyRecord(s.file, i, rec)
+				recs <- rec
+				return nil
+			})
+		}
+		if err := g.Wait(); err != nil {
+			return err
+		}
+		var good []hipo.RecordHeader
+		for i, err := range bad {
+			if err == nil {
+				good = append(good, s.file.Records[i])
+				continue
+			}
+			c.faults.add(err)
+			s.info.Lost += int64(s.file.Records[i].Events)
+			if s.info.LeftOut == "" {
+				s.info.LeftOut = err.Error()
+			}
+		}
+		s.file.Records = slices.Clip(good)
+	}
+	return nil
+}
+
+// verifyRecord reads record i and inflates every stream of it.
+func verifyRecord(f *hipo.File, i int, rec *hipo.Record) error {
+	if err := f.ReadRecord(i, rec); err != nil || !rec.Header.Split() {
+		return err
+	}
+	for b := range rec.Banks {
+		if len(rec.Banks[b].Spans) == 0 {
+			continue
+		}
+		if rec.Columns(b) == 0 {
+			if _, err := rec.Data(b); err != nil {
+				return err
+			}
+		}
+		for k := range rec.Columns(b) {
+			if _, err := rec.Column(b, k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

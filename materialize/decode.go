@@ -1,0 +1,355 @@
+package materialize
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"slices"
+
+	"github.com/hipofs/hipofs/hipo"
+)
+
+// A run of records is decoded at once: one large record, or as many small ones
+// as make up this many inflated bytes.
+const (
+	runBytes   = 1 << 20
+	runRecords = 1 << 12
+)
+
+// run is a run of records of one file, all of one layout.
+type run struct {
+	first, records int   // in the file's record table
+	entry          int64 // number in the file of its first entry
+	entries        int64
+	inflated       int64 // of its largest record
+	stored         int64 // of its largest record
+	split          bool
+	byColumn       bool // split, with a stream for each column
+}
+
+// makeRuns cuts a record table into runs.
+func makeRuns(records []hipo.RecordHeader) []run {
+	var runs []run
+	var bytes, entry int64
+	for i := range records {
+		h := &records[i]
+		r := len(runs) - 1
+		if r < 0 || runs[r].split != h.Split() || runs[r].byColumn != h.ByColumn() || bytes+h.Inflated() > runBytes || runs[r].records == runRecords {
+			runs = append(runs, run{first: i, entry: entry, split: h.Split(), byColumn: h.ByColumn()})
+			bytes = 0
+			r++
+		}
+		runs[r].records++
+		runs[r].entries += int64(h.Events)
+		runs[r].inflated = max(runs[r].inflated, h.Inflated())
+		runs[r].stored = max(runs[r].stored, h.Length)
+		bytes += h.Inflated()
+		entry += int64(h.Events)
+	}
+	return runs
+}
+
+// wanted says which columns of a bank a decode keeps, by column; nil if none.
+// It is asked once a bank and run.
+type wanted func(bank bankID, layout *hipo.Schema) []bool
+
+// part is one bank in one decoded run.
+type part struct {
+	bank    bankID
+	layout  *hipo.Schema
+	kind    string // what a structure without a schema is, for messages
+	rows    int64
+	filled  int64    // entries that have rows
+	ends    []byte   // chunk of endsColumn
+	keep    []bool   // columns to gather; nil: none
+	columns [][]byte // chunks; empty where not kept
+	err     error    // why this bank cannot be served, where others can
+}
+
+// fillEnds gives every entry up to n, excluded, that has none its end.
+func (p *part) fillEnds(n int64) {
+	for int64(len(p.ends)) < 4*n {
+		p.ends = binary.LittleEndian.AppendUint32(p.ends, uint32(p.rows))
+	}
+}
+
+// decoded is what one run gave. The chunks are new memory, the rest lives until
+// the decoder is used again.
+type decoded struct {
+	tags  []byte // event tags
+	parts []part
+}
+
+// decoder decodes runs. It owns the memory that records are read into, and is
+// not safe for concurrent use.
+type decoder struct {
+	rec   hipo.Record
+	out   decoded
+	place map[bankID]int // in out.parts
+	rows  []uint32       // of each span at hand
+
+	src    *source
+	run    *run
+	number int   // of the record at hand in its file
+	base   int64 // number in the run of its first entry
+	whole  int   // bank of the record whose stream is in data; -1: none
+	data   []byte
+}
+
+// decode reads the records of run r and gathers what is wanted. An error means
+// that a record is damaged or unreadable; a bank that is damaged alone has its
+// part's err. After each record, count sees what it took.
+func (d *decoder) decode(src *source, r int, want wanted, count func(*hipo.Record)) (*decoded, error) {
+	d.src, d.run, d.base = src, &src.runs[r], 0
+	d.out.parts = d.out.parts[:0]
+	d.out.tags = make([]byte, 0, 4*d.run.entries)
+	if d.place == nil {
+		d.place = map[bankID]int{}
+	}
+	clear(d.place)
+	for d.number = d.run.first; d.number < d.run.first+d.run.records; d.number++ {
+		err := src.file.ReadRecord(d.number, &d.rec)
+		if err == nil {
+			err = d.gather(want)
+		}
+		count(&d.rec)
+		if err != nil {
+			return nil, err
+		}
+		d.base += int64(d.rec.Header.Events)
+	}
+	for i := range d.out.parts {
+		p := &d.out.parts[i]
+		p.fillEnds(d.run.entries)
+		for k, c := range p.columns {
+			if cap(c) > len(c)+len(c)/4 {
+				p.columns[k] = slices.Clone(c)
+			}
+		}
+	}
+	return &d.out, nil
+}
+
+// gather adds the record at hand to the parts.
+func (d *decoder) gather(want wanted) error {
+	for _, t := range d.rec.Tags {
+		d.out.tags = binary.LittleEndian.AppendUint32(d.out.tags, t)
+	}
+	d.whole = -1
+	for i := range d.rec.Banks {
+		b := &d.rec.Banks[i]
+		if len(b.Spans) == 0 {
+			continue
+		}
+		banks := d.src.plan.declared(b.Group, b.Item)
+		for rest := b.Spans; len(rest) > 0; {
+			// A stretch of spans of one kind is gathered at once: nearly always all of them.
+			stretch, format, err := d.stretch(i, rest, banks == nil)
+			if err != nil {
+				return err
+			}
+			rest = rest[len(stretch):]
+			if err := d.gatherStretch(i, stretch, format, banks, want); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// stretch is the longest beginning of spans that one layout describes: the same
+// format string or none and, for a structure without a schema, the same type.
+func (d *decoder) stretch(i int, spans []hipo.Span, node bool) ([]hipo.Span, string, error) {
+	first, n := spans[0], 1
+	if first.Format == 0 {
+		for n < len(spans) && spans[n].Format == 0 && (!node || spans[n].Type == first.Type) {
+			n++
+		}
+		return spans[:n], "", nil
+	}
+	data, err := d.bankData(i)
+	if err != nil {
+		return nil, "", err
+	}
+	format := data[first.Off : first.Off+uint32(first.Format)]
+	for n < len(spans) && spans[n].Format == first.Format &&
+		bytes.Equal(data[spans[n].Off:spans[n].Off+uint32(first.Format)], format) {
+		n++
+	}
+	return spans[:n], string(format), nil
+}
+
+// gatherStretch decides what the structures are (format.md 7.2): composite if
+// they carry a format, whatever the dictionary says; else the banks that the
+// dictionary declares for the id; else a node.
+func (d *decoder) gatherStretch(i int, spans []hipo.Span, format string, banks []planBank, want wanted) error {
+	b := &d.rec.Banks[i]
+	switch {
+	case format != "":
+		layout := hipo.Composite(format)
+		if len(layout.Columns) == 0 {
+			return nil
+		}
+		node, err := d.src.chain.node(b.Group, b.Item)
+		if err != nil {
+			return err
+		}
+		p := d.part(node, layout, fmt.Sprintf("composite %q", format), want)
+		return d.gatherSpans(i, spans, p)
+	case banks != nil:
+		for _, pb := range banks {
+			if pb.hidden {
+				continue
+			}
+			if err := d.gatherSpans(i, spans, d.part(pb.id, pb.schema, "", want)); err != nil {
+				return err
+			}
+		}
+		return nil
+	default:
+		node, err := d.src.chain.node(b.Group, b.Item)
+		if err != nil {
+			return err
+		}
+		p := d.part(node, hipo.Primitive(spans[0].Type), fmt.Sprintf("type %d", spans[0].Type), want)
+		return d.gatherSpans(i, spans, p)
+	}
+}
+
+// bankData is the memory that the spans of bank i of the record point into.
+func (d *decoder) bankData(i int) ([]byte, error) {
+	if d.whole != i {
+		data, err := d.rec.Data(i)
+		if err != nil {
+			return nil, err
+		}
+		d.whole, d.data = i, data
+	}
+	return d.data, nil
+}
+
+// errorf is about the record at hand.
+func (d *decoder) errorf(format string, args ...any) error {
+	return &hipo.FormatError{
+		File: d.src.file.Name, Record: d.number, Off: d.rec.Header.Off,
+		Msg: fmt.Sprintf(format, args...),
+	}
+}
+
+// part finds or begins the part of a bank in the run. A structure that changes
+// its layout cannot be a table.
+func (d *decoder) part(id bankID, layout *hipo.Schema, kind string, want wanted) *part {
+	if i, ok := d.place[id]; ok {
+		p := &d.out.parts[i]
+		if p.err == nil && p.layout != layout && !p.layout.SameLayout(layout) {
+			p.err = d.errorf("%s is %s here and %s before", d.src.chain.bankName(id), kind, p.kind)
+		}
+		return p
+	}
+	d.place[id] = len(d.out.parts)
+	d.out.parts = append(d.out.parts, part{
+		bank: id, layout: layout, kind: kind,
+		ends: make([]byte, 0, 4*d.run.entries),
+		keep: want(id, layout),
+	})
+	p := &d.out.parts[len(d.out.parts)-1]
+	if p.keep != nil {
+		p.columns = make([][]byte, len(layout.Columns))
+	}
+	return p
+}
+
+// gatherSpans adds the rows of the spans of bank i of the record to p.
+func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
+	if p.err != nil {
+		return nil
+	}
+	size := uint32(p.layout.RowSize)
+	d.rows = d.rows[:0]
+	before := p.rows
+	for _, s := range spans {
+		length := s.Len - uint32(s.Format)
+		rows := length / size
+		if rows*size != length {
+			p.err = d.errorf("event %d: %s has %d bytes, not a whole number of %d-byte rows",
+				s.Event, d.src.chain.bankName(p.bank), length, size)
+			return nil
+		}
+		d.rows = append(d.rows, rows)
+		e := d.base + int64(s.Event)
+		p.fillEnds(e)
+		if rows > 0 {
+			p.rows += int64(rows)
+			p.filled++
+		}
+		p.fillEnds(e + 1)
+	}
+	total := int(p.rows - before)
+	if p.keep == nil || total == 0 {
+		return nil
+	}
+	if d.rec.Columns(i) > 0 {
+		for k, keep := range p.keep {
+			if !keep {
+				continue
+			}
+			c, err := d.rec.Column(i, k)
+			if err != nil {
+				return err
+			}
+			p.columns[k] = append(p.columns[k], c...)
+		}
+		return nil
+	}
+	data, err := d.bankData(i)
+	if err != nil {
+		return err
+	}
+	for k, keep := range p.keep {
+		if keep {
+			p.columns[k] = appendColumn(p.columns[k], p.layout.Columns[k], data, spans, d.rows, total, int(size))
+		}
+	}
+	return nil
+}
+
+// appendColumn appends a column's values in every span to dst. Each span has
+// the rows that rows gives it; total is their sum.
+func appendColumn(dst []byte, c hipo.Column, data []byte, spans []hipo.Span, rows []uint32, total, rowSize int) []byte {
+	width := c.Width()
+	from := len(dst)
+	dst = slices.Grow(dst, total*width)[:from+total*width]
+	out := dst[from:]
+	for j := range spans {
+		s := &spans[j]
+		n := int(rows[j])
+		if n == 0 {
+			continue
+		}
+		piece := out[:n*width]
+		out = out[n*width:]
+		if s.Format == 0 {
+			off, length := c.Span(n)
+			copy(piece, data[int(s.Off)+off:int(s.Off)+off+length])
+		} else { // a composite bank is row-major
+			at := int(s.Off) + int(s.Format) + c.Start()
+			for r := range n {
+				copy(piece[r*width:(r+1)*width], data[at+r*rowSize:])
+			}
+		}
+		if s.Big {
+			swap(piece, c.Type.Size)
+		}
+	}
+	return dst
+}
+
+// swap reverses the bytes of each value in b.
+func swap(b []byte, size int) {
+	if size == 1 {
+		return
+	}
+	for ; len(b) >= size; b = b[size:] {
+		slices.Reverse(b[:size])
+	}
+}

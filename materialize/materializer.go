@@ -1,0 +1,499 @@
+package materialize
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sync/semaphore"
+
+	"github.com/hipofs/hipofs/hipo"
+)
+
+// Stats are counters since the chain was opened, and what is held now.
+type Stats struct {
+	RecordsDecoded int64 `json:"records_decoded"` // whole records inflated, or split directories read
+	StreamsDecoded int64 `json:"streams_decoded"` // streams of split records inflated
+	BytesRead      int64 `json:"bytes_read"`      // of the sources
+	BytesInflated  int64 `json:"bytes_inflated"`
+	BytesServed    int64 `json:"bytes_served"`
+	CacheHits      int64 `json:"cache_hits"`
+	CacheMisses    int64 `json:"cache_misses"`
+	CacheEvictions int64 `json:"cache_evictions"`
+	CacheBytes     int64 `json:"cache_bytes"`
+	CacheBudget    int64 `json:"cache_budget"`
+	FilesCounted   int   `json:"files_counted"`
+	Files          int   `json:"files"`
+	Errors         int   `json:"errors"`
+}
+
+// materializer turns runs of records into chunks, each once for all who wait
+// for it, and keeps what fits.
+type materializer struct {
+	chain   *Chain
+	chunks  *chunks
+	threads int
+	workers chan struct{}       // a place for each decode under way
+	room    *semaphore.Weighted // bytes of records being decoded
+	roomAll int64
+
+	mu       sync.Mutex
+	decoders []*decoder // at rest, the last used on top
+	flights  map[flightKey][]*flight
+	asked    []columnKey // content that was asked for, in order
+	askedFor map[columnKey]bool
+	keep     map[bankID][]bool // what a decode keeps beside what it is for; by column
+	passing  int64             // bytes that passes have kept of what was asked for
+	counted  int               // files
+
+	recordsDecoded, streamsDecoded, bytesRead, bytesInflated atomic.Int64
+	bytesServed, hits, misses                                atomic.Int64
+}
+
+// Shares of the budget. A decode keeps what is expected to stay.
+const (
+	keepShare  = 0.8 // of what a decode keeps for later, over the whole chain
+	passShare  = 0.9 // of what a pass keeps of the banks that were asked for
+	guessShare = 0.5 // of what a pass keeps before anything was asked for
+)
+
+func newMaterializer(c *Chain, memory int64, threads int) *materializer {
+	// Records being decoded are part of the budget: half of it at most.
+	var need int64
+	for _, s := range c.sources {
+		for i := range s.runs {
+			need = max(need, s.runs[i].need())
+		}
+	}
+	room := min(memory/2, int64(threads)*need)
+	return &materializer{
+		chain: c, chunks: newChunks(memory - room), threads: threads,
+		workers: make(chan struct{}, threads),
+		room:    semaphore.NewWeighted(max(room, 1)), roomAll: max(room, 1),
+		flights: map[flightKey][]*flight{}, askedFor: map[columnKey]bool{},
+	}
+}
+
+// need is about the memory that decoding the run takes: its largest record as
+// stored and inflated, and what is gathered from it.
+func (r *run) need() int64 { return r.stored + r.inflated + min(r.inflated, runBytes) }
+
+// tooLargeToKeep is the inflated length from which a decoder's memory is given
+// back after use.
+const tooLargeToKeep = 64 << 20
+
+// withDecoder calls f with a decoder when there is room for the run.
+func (m *materializer) withDecoder(ctx context.Context, r *run, f func(*decoder) error) error {
+	n := min(r.need(), m.roomAll)
+	if err := m.room.Acquire(ctx, n); err != nil {
+		return err
+	}
+	defer m.room.Release(n)
+	select {
+	case m.workers <- struct{}{}:
+		defer func() { <-m.workers }()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	m.mu.Lock()
+	var d *decoder
+	if last := len(m.decoders) - 1; last >= 0 {
+		d, m.decoders = m.decoders[last], m.decoders[:last]
+	} else {
+		d = new(decoder)
+	}
+	m.mu.Unlock()
+	err := f(d)
+	if r.inflated < tooLargeToKeep {
+		m.mu.Lock()
+		m.decoders = append(m.decoders, d)
+		m.mu.Unlock()
+	}
+	return err
+}
+
+// note counts what reading a record took.
+func (m *materializer) note(rec *hipo.Record) {
+	m.recordsDecoded.Add(1)
+	m.streamsDecoded.Add(int64(rec.Streams))
+	m.bytesRead.Add(rec.BytesRead)
+	m.bytesInflated.Add(rec.BytesInflated)
+}
+
+// Stats are the counters of this chain so far.
+func (c *Chain) Stats() Stats {
+	m := c.m
+	s := Stats{
+		RecordsDecoded: m.recordsDecoded.Load(), StreamsDecoded: m.streamsDecoded.Load(),
+		BytesRead: m.bytesRead.Load(), BytesInflated: m.bytesInflated.Load(),
+		BytesServed: m.bytesServed.Load(), CacheHits: m.hits.Load(), CacheMisses: m.misses.Load(),
+		CacheBudget: m.chunks.budget, Files: len(c.sources), Errors: len(c.faults.all()),
+	}
+	s.CacheBytes, s.CacheEvictions = m.chunks.state()
+	m.mu.Lock()
+	s.FilesCounted = m.counted
+	m.mu.Unlock()
+	return s
+}
+
+// What is kept.
+
+// ask notes that a column's content is wanted.
+func (m *materializer) ask(k columnKey) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.askedFor[k] {
+		return
+	}
+	m.askedFor[k] = true
+	m.asked = append(m.asked, k)
+	m.plan()
+}
+
+// passed notes that a file has been counted.
+func (m *materializer) passed() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.counted++
+	m.plan()
+}
+
+// plan decides what later decodes keep, when all files are counted: the columns
+// that were asked for, the others of their banks, then everything else, as far
+// as they fit the budget over the whole chain. So whatever comes after the
+// second decode of a record is there. m.mu is held.
+func (m *materializer) plan() {
+	if m.counted < len(m.chain.sources) {
+		return
+	}
+	c := m.chain
+	sizes := map[bankID]int64{} // rows
+	layouts := map[bankID]*hipo.Schema{}
+	for _, s := range c.sources {
+		for id, t := range s.tablesSoFar() {
+			if t.err == nil {
+				sizes[id] += t.total()
+				layouts[id] = t.layout
+			}
+		}
+	}
+	left := int64(keepShare * float64(m.chunks.budget))
+	m.keep = map[bankID][]bool{}
+	add := func(id bankID, k int) {
+		layout := layouts[id]
+		if layout == nil || k >= len(layout.Columns) {
+			return
+		}
+		if m.keep[id] == nil {
+			m.keep[id] = make([]bool, len(layout.Columns))
+		}
+		size := sizes[id] * int64(layout.Columns[k].Width())
+		if !m.keep[id][k] && size <= left {
+			m.keep[id][k] = true
+			left -= size
+		}
+	}
+	for i := len(m.asked) - 1; i >= 0; i-- {
+		add(m.asked[i].bank, int(m.asked[i].column))
+	}
+	banks := make([]bankID, 0, len(m.asked)+len(layouts))
+	for i := len(m.asked) - 1; i >= 0; i-- {
+		banks = append(banks, m.asked[i].bank)
+	}
+	for id := range bankID(len(c.banks.schemas)) {
+		banks = append(banks, id)
+	}
+	for _, id := range banks {
+		if layouts[id] != nil {
+			for k := range layouts[id].Columns {
+				add(id, k)
+			}
+		}
+	}
+}
+
+// tablesSoFar are the file's tables, if it has been counted.
+func (s *source) tablesSoFar() map[bankID]*table {
+	select {
+	case <-s.counted:
+		return s.tables
+	default:
+		return nil
+	}
+}
+
+// passWants says what a counting pass keeps of a run: the banks asked for so
+// far or, before anything was, whatever there is room for. The directory of a
+// split record has the counts; its streams wait until somebody needs them.
+func (m *materializer) passWants(r *run) wanted {
+	if r.split {
+		return func(bankID, *hipo.Schema) []bool { return nil }
+	}
+	m.mu.Lock()
+	banks := make(map[bankID]bool, len(m.asked))
+	for _, k := range m.asked {
+		banks[k.bank] = true
+	}
+	full := float64(m.passing) > passShare*float64(m.chunks.budget)
+	m.mu.Unlock()
+	if held, _ := m.chunks.state(); len(banks) == 0 && float64(held) > guessShare*float64(m.chunks.budget) {
+		full = true
+	}
+	return func(bank bankID, layout *hipo.Schema) []bool {
+		if full || len(banks) > 0 && !banks[bank] {
+			return nil
+		}
+		keep := make([]bool, len(layout.Columns))
+		for k := range keep {
+			keep[k] = true
+		}
+		return keep
+	}
+}
+
+// keepPassed keeps what a pass gathered.
+func (m *materializer) keepPassed(s *source, r int, out *decoded) {
+	m.mu.Lock()
+	guess := len(m.asked) == 0
+	m.mu.Unlock()
+	for i := range out.parts {
+		p := &out.parts[i]
+		if p.err != nil {
+			continue
+		}
+		for k, b := range p.columns {
+			if len(b) == 0 {
+				continue
+			}
+			key := chunkKey{s.number, int32(r), p.bank, int32(k)}
+			if guess {
+				m.chunks.addIfRoom(key, b, guessShare)
+				continue
+			}
+			m.chunks.add(key, b)
+			m.mu.Lock()
+			m.passing += int64(len(b)) + chunkOverhead
+			m.mu.Unlock()
+		}
+		if p.rows > 0 {
+			m.chunks.addIfRoom(chunkKey{s.number, int32(r), p.bank, endsColumn}, p.ends, passShare)
+		}
+	}
+	m.chunks.addIfRoom(chunkKey{s.number, int32(r), tagsBank, 0}, out.tags, passShare)
+}
+
+// Decoding on demand.
+
+type flightKey struct{ source, run int32 }
+
+// flight is the decoding of one run, under way, and those who wait for it.
+type flight struct {
+	want    map[bankID][]bool // by column
+	cancel  context.CancelFunc
+	done    chan struct{}
+	waiters int // under materializer.mu
+
+	chunks map[chunkKey][]byte // once done
+	faults map[bankID]error
+	err    error
+}
+
+// covers reports whether the flight gives a chunk. Every decode gives the ends
+// of all banks, and the tags.
+func (f *flight) covers(k chunkKey) bool {
+	if k.column == endsColumn || k.bank == tagsBank {
+		return true
+	}
+	keep := f.want[k.bank]
+	return int(k.column) < len(keep) && keep[k.column]
+}
+
+// chunk gives a chunk of a counted file: kept, from a decode under way, or
+// decoded now. It gives up with the context; the decode goes on if others wait.
+func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte, error) {
+	if b, ok := m.chunks.get(k); ok {
+		m.hits.Add(1)
+		return b, nil
+	}
+	m.mu.Lock()
+	// It may have come while nobody was looking.
+	if b, ok := m.chunks.get(k); ok {
+		m.mu.Unlock()
+		m.hits.Add(1)
+		return b, nil
+	}
+	m.misses.Add(1)
+	f := m.join(s, k)
+	f.waiters++
+	m.mu.Unlock()
+
+	var err error
+	select {
+	case <-f.done:
+	case <-ctx.Done():
+		err = ctx.Err()
+	}
+	m.mu.Lock()
+	if f.waiters--; f.waiters == 0 {
+		f.cancel()
+		m.land(flightKey{k.source, k.run}, f)
+	}
+	m.mu.Unlock()
+	if err != nil {
+		return nil, err
+	}
+	if f.err != nil {
+		return nil, f.err
+	}
+	if err := f.faults[k.bank]; err != nil {
+		return nil, err
+	}
+	b, ok := f.chunks[k]
+	if !ok {
+		return nil, fmt.Errorf("internal error: decoding run %d of %s gave no column %d of %s", k.run, s.file.Name, k.column, m.chain.bankName(k.bank))
+	}
+	return b, nil
+}
+
+// prefetch starts to decode a chunk that will be asked for.
+func (m *materializer) prefetch(s *source, k chunkKey) {
+	if m.chunks.has(k) {
+		return
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.join(s, k)
+}
+
+// join finds the flight that gives a chunk, or starts one. m.mu is held.
+func (m *materializer) join(s *source, k chunkKey) *flight {
+	fk := flightKey{k.source, k.run}
+	for _, f := range m.flights[fk] {
+		if f.covers(k) {
+			return f
+		}
+	}
+	ctx, cancel := context.WithCancel(m.chain.ctx)
+	f := &flight{want: m.flightWants(s, k), cancel: cancel, done: make(chan struct{})}
+	m.flights[fk] = append(m.flights[fk], f)
+	m.chain.work.Go(func() {
+		m.fly(ctx, s, k, f)
+		cancel()
+		m.mu.Lock()
+		m.land(fk, f)
+		m.mu.Unlock()
+		close(f.done)
+	})
+	return f
+}
+
+// land removes a flight from those that can be joined. m.mu is held.
+func (m *materializer) land(fk flightKey, f *flight) {
+	fs := m.flights[fk]
+	for i := range fs {
+		if fs[i] == f {
+			fs[i] = fs[len(fs)-1]
+			fs = fs[:len(fs)-1]
+			break
+		}
+	}
+	if len(fs) == 0 {
+		delete(m.flights, fk)
+	} else {
+		m.flights[fk] = fs
+	}
+}
+
+// flightWants decides what a decode for chunk k gathers: k; of the other
+// columns those that are to be kept and are not there. Of a split record it
+// takes only the streams that k needs. m.mu is held.
+func (m *materializer) flightWants(s *source, k chunkKey) map[bankID][]bool {
+	want := map[bankID][]bool{}
+	r := &s.runs[k.run]
+	content := k.bank != tagsBank && k.column != endsColumn
+	for id, t := range s.tables {
+		if t.err != nil || t.in(int(k.run)) == 0 {
+			continue
+		}
+		mine := content && id == k.bank
+		if r.split && !mine {
+			continue
+		}
+		keep := m.keep[id]
+		var w []bool
+		for c := range t.layout.Columns {
+			yes := mine && c == int(k.column)
+			if !yes && c < len(keep) && keep[c] && !r.byColumn {
+				yes = !m.chunks.has(chunkKey{k.source, k.run, id, int32(c)})
+			}
+			if yes {
+				if w == nil {
+					w = make([]bool, len(t.layout.Columns))
+				}
+				w[c] = true
+			}
+		}
+		if w != nil {
+			want[id] = w
+		}
+	}
+	return want
+}
+
+// fly decodes the run and hands out and keeps what it gave.
+func (m *materializer) fly(ctx context.Context, s *source, k chunkKey, f *flight) {
+	f.err = m.withDecoder(ctx, &s.runs[k.run], func(d *decoder) error {
+		out, err := d.decode(s, int(k.run), func(id bankID, _ *hipo.Schema) []bool { return f.want[id] }, m.note)
+		if err != nil {
+			m.chain.faults.add(err)
+			return err
+		}
+		f.chunks = map[chunkKey][]byte{{k.source, k.run, tagsBank, 0}: out.tags}
+		f.faults = map[bankID]error{}
+		for i := range out.parts {
+			p := &out.parts[i]
+			if err := s.checkPart(int(k.run), p); err != nil {
+				m.chain.faults.add(err)
+				f.faults[p.bank] = err
+				continue
+			}
+			f.chunks[chunkKey{k.source, k.run, p.bank, endsColumn}] = p.ends
+			for c, b := range p.columns {
+				if len(b) > 0 {
+					f.chunks[chunkKey{k.source, k.run, p.bank, int32(c)}] = b
+				}
+			}
+		}
+		return nil
+	})
+	if f.err != nil {
+		return
+	}
+	for ck, b := range f.chunks {
+		if ck != k {
+			m.chunks.add(ck, b)
+		}
+	}
+	if b, ok := f.chunks[k]; ok {
+		m.chunks.add(k, b)
+	}
+}
+
+// checkPart compares what a decode gave with what was counted.
+func (s *source) checkPart(r int, p *part) error {
+	if p.err != nil {
+		return p.err
+	}
+	t := s.tables[p.bank]
+	if t == nil || t.in(r) != p.rows {
+		return fmt.Errorf("%s: %s has %d rows in records %d to %d, other than were counted: the file has changed",
+			s.file.Name, s.chain.bankName(p.bank), p.rows, s.runs[r].first, s.runs[r].first+s.runs[r].records-1)
+	}
+	for k, b := range p.columns {
+		if p.keep[k] && int64(len(b)) != p.rows*int64(p.layout.Columns[k].Width()) {
+			return fmt.Errorf("internal error: %d bytes for %d rows of %s/%s", len(b), p.rows, s.chain.bankName(p.bank), p.layout.Columns[k].Name)
+		}
+	}
+	return nil
+}
