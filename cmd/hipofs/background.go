@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/exec"
 	"strings"
@@ -41,6 +42,9 @@ func startChild(args []string, stderr io.Writer, sources []string, mountpoint st
 	child.Stderr = stderr
 	child.ExtraFiles = []*os.File{write}
 	child.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	// Locks, pipes and files that the shell had open stay the shell's. A kernel
+	// that does not know the call (before 5.11) hands them on.
+	_ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC)
 
 	// The terminal's Ctrl-C does not reach another session: pass it on.
 	signals := make(chan os.Signal, 2)

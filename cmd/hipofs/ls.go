@@ -1,10 +1,11 @@
 package main
 
 import (
+	"bufio"
 	"context"
 	"fmt"
 	"io"
-	"text/tabwriter"
+	"unicode/utf8"
 
 	"github.com/spf13/cobra"
 
@@ -14,12 +15,12 @@ import (
 const lsHelp = `Usage: hipofs ls [OPTIONS] SOURCE...
 
 List the banks of HIPO files, read as one chain: name, group/item, number of
-columns, rows, and how many entries have rows. Structures that no dictionary
-declares are listed as .nodes/GROUP.ITEM.
+columns, rows, how many entries have rows, and the columns with their types.
+Structures that no dictionary declares are listed as .nodes/GROUP.ITEM.
 
 Options:
     --all                also list banks without rows
-    --columns            list the columns of each bank with their types
+    --columns            list columns one a line, with their NumPy types
     --banks PATTERN,...  list only these banks, such as 'REC::*,MC::Particle'
     --on-error fail|skip leave out unreadable files and damaged records: skip
     --threads N          decode N records at once (one a processor)
@@ -31,10 +32,12 @@ Exit status: 0 done, 1 failed, 2 wrong usage, 3 a source is unreadable or
 damaged, 4 dictionaries in conflict.
 
     $ hipofs ls run5042.hipo
-    BANK           ID      COLUMNS  ROWS  ENTRIES
-    REC::Event     300/30  18       998   998
-    REC::Particle  300/31  12       4120  991
-    1 file, 1000 entries, 8 records; 192 banks without rows (--all lists them)
+    BANK               ID  COLUMNS  ROWS  ENTRIES
+    REC::Event     300/30        2    16       16
+        evno/L beamE/F
+    REC::Particle  300/31        6    24       16
+        pid/I px/F py/F pz/D status/S charge/B
+    1 file, 16 entries, 2 records; 3 banks without rows (--all lists them)
 `
 
 func newLs(stderr io.Writer) *cobra.Command {
@@ -90,54 +93,92 @@ func ls(stdout, stderr io.Writer, words []string, o materialize.Options, show li
 	isNode := len(banks) // from here on
 	banks = append(banks[:len(banks):len(banks)], nodes...)
 
-	table := tabwriter.NewWriter(stdout, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(table, "BANK\tID\tCOLUMNS\tROWS\tENTRIES")
+	rows := [][5]string{{"BANK", "ID", "COLUMNS", "ROWS", "ENTRIES"}}
+	listed := []*materialize.Bank{nil}
 	hidden := 0
 	for i, b := range banks {
-		name := b.Name
-		if i >= isNode {
-			name = ".nodes/" + name
-		}
 		// A bank whose rows damage keeps from being counted is listed, and
 		// the others are, too; the damage is told at the end.
-		rows, filled := "?", "?"
 		n, err := b.Rows(ctx)
 		if err == nil && n == 0 && !show.empty {
 			hidden++
 			continue
 		}
+		row := [5]string{printable(b.Name), fmt.Sprintf("%d/%d", b.Group, b.Item), fmt.Sprint(len(b.Columns)), "?", "?"}
+		if i >= isNode {
+			row[0] = ".nodes/" + row[0]
+		}
 		if err == nil {
-			rows = fmt.Sprint(n)
+			row[3] = fmt.Sprint(n)
 			n, err = b.Filled(ctx)
 		}
 		if err == nil {
-			filled = fmt.Sprint(n)
+			row[4] = fmt.Sprint(n)
 		} else if damage == nil {
 			damage = err
 		}
-		fmt.Fprintf(table, "%s\t%d/%d\t%d\t%s\t%s\n", printable(name), b.Group, b.Item, len(b.Columns), rows, filled)
-		if show.columns {
-			for _, c := range b.Columns {
-				fmt.Fprintf(table, "  %s\t%s\t\t\t\n", printable(c.Name), columnType(c))
-			}
-		}
-	}
-	if err := table.Flush(); err != nil {
-		return err
+		rows, listed = append(rows, row), append(listed, b)
 	}
 
+	out := bufio.NewWriter(stdout)
+	var widths [5]int
+	for _, row := range rows {
+		for i, cell := range row {
+			widths[i] = max(widths[i], utf8.RuneCountInString(cell))
+		}
+	}
+	for i, row := range rows {
+		fmt.Fprintf(out, "%-*s  %*s  %*s  %*s  %*s\n", widths[0], row[0], widths[1], row[1],
+			widths[2], row[2], widths[3], row[3], widths[4], row[4])
+		if i > 0 && show.columns {
+			printColumns(out, listed[i].Columns)
+		} else if i > 0 {
+			printColumnsShort(out, listed[i].Columns)
+		}
+	}
 	line := fmt.Sprintf("%s, %s, %s", count(len(view.Files()), "file", "files"),
 		count(view.Entries(), "entry", "entries"), count(len(view.Records()), "record", "records"))
 	if hidden > 0 {
 		line += fmt.Sprintf("; %s without rows (--all lists them)", count(hidden, "bank", "banks"))
 	}
-	if _, err := fmt.Fprintln(stdout, line); err != nil {
+	fmt.Fprintln(out, line)
+	if err := out.Flush(); err != nil {
 		return err
 	}
 	if damage != nil {
 		return failure(statusSource, "%s", errorLine(damage))
 	}
 	return nil
+}
+
+// printColumns has a line for each column: its type in the dictionary, and
+// what NumPy makes of it.
+func printColumns(w io.Writer, columns []*materialize.Column) {
+	width := 0
+	for _, c := range columns {
+		width = max(width, utf8.RuneCountInString(printable(c.Name)))
+	}
+	for _, c := range columns {
+		fmt.Fprintf(w, "    %-*s  %-4s  %s\n", width, printable(c.Name), columnType(c), c.Dtype)
+	}
+}
+
+// printColumnsShort has all columns as dictionaries write them, in lines of at
+// most 80 characters.
+func printColumnsShort(w io.Writer, columns []*materialize.Column) {
+	const indent = "   "
+	line := indent
+	for _, c := range columns {
+		word := " " + printable(c.Name) + "/" + columnType(c)
+		if line != indent && utf8.RuneCountInString(line+word) > 80 {
+			fmt.Fprintln(w, line)
+			line = indent
+		}
+		line += word
+	}
+	if line != indent {
+		fmt.Fprintln(w, line)
+	}
 }
 
 // columnType is a column's type as dictionaries write it: F, or F#3.

@@ -265,19 +265,34 @@ func notifyEnd(c chan<- os.Signal) {
 
 func interrupted() error { return failure(statusInterrupted, "interrupted") }
 
-// openChain opens sources; what goes wrong has its exit status.
+// openChain opens sources; what goes wrong has its exit status. It does not
+// outlast ctx: a file server that hangs holds up an open(2) beyond any signal.
 func openChain(ctx context.Context, sources []string, o materialize.Options) (*materialize.Chain, error) {
-	chain, err := materialize.Open(ctx, sources, o)
+	type result struct {
+		chain *materialize.Chain
+		err   error
+	}
+	opened := make(chan result, 1)
+	go func() {
+		chain, err := materialize.Open(ctx, sources, o)
+		opened <- result{chain, err}
+	}()
+	var r result
+	select {
+	case <-ctx.Done():
+		return nil, interrupted()
+	case r = <-opened:
+	}
 	var dictionary *materialize.DictionaryError
 	switch {
-	case err == nil:
-		return chain, nil
+	case r.err == nil:
+		return r.chain, nil
 	case ctx.Err() != nil:
 		return nil, interrupted()
-	case errors.As(err, &dictionary):
-		return nil, err
+	case errors.As(r.err, &dictionary):
+		return nil, r.err
 	}
-	return nil, failure(statusSource, "%s", errorLine(err))
+	return nil, failure(statusSource, "%s", errorLine(r.err))
 }
 
 // tellLeftOut says what --on-error=skip has cost. That is never kept quiet.

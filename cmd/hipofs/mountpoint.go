@@ -183,7 +183,7 @@ func unmount(path string, lazily bool) error {
 	if !errors.Is(err, unix.EPERM) {
 		return err
 	}
-	for _, name := range []string{"fusermount3", "fusermount"} {
+	for _, name := range []string{"fusermount3", "/usr/bin/fusermount3", "fusermount"} {
 		program, err := exec.LookPath(name)
 		if err != nil {
 			continue

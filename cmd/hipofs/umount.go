@@ -50,6 +50,10 @@ func umount(given string, lazy bool) error {
 	if err != nil {
 		return failure(statusMountpoint, "%s: not a mount of hipofs (%v)", given, err)
 	}
+	// Not to be the one who keeps it busy.
+	if err := os.Chdir("/"); err != nil {
+		return err
+	}
 	mount, err := mountAt(path)
 	if err != nil {
 		return err
