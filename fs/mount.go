@@ -160,19 +160,18 @@ func checkMountPoint(dir string, nonEmpty bool) error {
 	bad := func(format string, args ...any) error {
 		return &MountPointError{dir, fmt.Sprintf(format, args...)}
 	}
-	d, err := os.Open(dir)
+	d, err := os.OpenFile(dir, os.O_RDONLY|syscall.O_DIRECTORY, 0)
 	switch {
 	case errors.Is(err, os.ErrNotExist):
 		return bad("no such directory; create it first: mkdir -p %s", dir)
 	case errors.Is(err, syscall.ENOTCONN):
 		return bad("a mount whose server has died; remove it first: hipofs umount %s", dir)
+	case errors.Is(err, syscall.ENOTDIR):
+		return bad("not a directory; choose another mount point")
 	case err != nil:
 		return bad("%v", errors.Unwrap(err))
 	}
 	defer d.Close()
-	if info, err := d.Stat(); err != nil || !info.IsDir() {
-		return bad("not a directory; choose another mount point")
-	}
 	if names, _ := d.Readdirnames(1); len(names) > 0 && !nonEmpty {
 		return bad("not empty: a mount would hide %q; choose another directory, or add -o nonempty", names[0])
 	}
