@@ -64,7 +64,8 @@ func (f *File) read(h RecordHeader, number int, rec *Record) error {
 		rec.Banks, rec.slots = nil, slots{}
 	}
 	for i := range rec.Banks {
-		rec.Banks[i].Spans, rec.Banks[i].last = rec.Banks[i].Spans[:0], 0
+		b := &rec.Banks[i]
+		b.Spans, b.last, b.columns = b.Spans[:0], 0, 0
 	}
 	if h.Split() {
 		return rec.readDirectory()
