@@ -50,6 +50,10 @@ const (
 	gzipRatio  = 1040
 	gzipExtra  = 64
 	firstGuess = 1 << 20 // bytes of zstd output to begin with
+
+	// The decoder allocates the window that a frame asks for, however short its
+	// content. The zstd library, too, refuses more than this.
+	maxZstdWindow = 128 << 20
 )
 
 // inflater holds what the codecs keep between calls. It is not safe for
@@ -149,7 +153,7 @@ func (z *inflater) unzstd(dst, src []byte, limit int64) ([]byte, error) {
 	z.src.Reset(src)
 	if z.zstd == nil {
 		d, err := zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderLowmem(true),
-			zstd.WithDecoderMaxWindow(uint64(max(z.limit, zstd.MinWindowSize))))
+			zstd.WithDecoderMaxWindow(uint64(max(min(z.limit, maxZstdWindow), zstd.MinWindowSize))))
 		if err != nil {
 			return nil, err
 		}
