@@ -202,7 +202,7 @@ func (f *File) fileIndex(h RecordHeader) (*indexRows, error) {
 		}
 		s := b.Spans[0]
 		if s.Len%indexRow != 0 {
-			return nil, f.errorf(h.Off, "a file index of %d bytes is not a whole number of %d-byte rows", s.Len, indexRow)
+			return &indexRows{}, f.errorf(h.Off, "a file index of %d bytes is not a whole number of %d-byte rows", s.Len, indexRow)
 		}
 		x := &indexRows{rec.payload[s.Off : s.Off+s.Len], binary.LittleEndian}
 		if s.Big {
@@ -257,12 +257,13 @@ func (f *File) walk() (table, error) {
 	return table{records, f.Size, false}, nil
 }
 
-// holdsIndex reports whether the record is a trailer. One that is damaged is not.
+// holdsIndex reports whether the record is a trailer, also one whose index has
+// part rows. One that does not decode is not.
 func (f *File) holdsIndex(h RecordHeader) (bool, error) {
 	x, err := f.fileIndex(h)
 	var fe *FormatError
 	if errors.As(err, &fe) {
-		return false, nil
+		err = nil
 	}
 	return x != nil, err
 }
