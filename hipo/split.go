@@ -82,6 +82,9 @@ func (rec *Record) readDirectory() error {
 		return rec.errorf("a directory of %d bytes in a section of %d", stored, section)
 	}
 	bits := (nb + 7) / 8
+	if nb > inflated/4 { // so that the next line cannot overflow, whatever MaxRecord allows
+		return rec.errorf("a directory of %d bytes cannot hold %d banks", inflated, nb)
+	}
 	need := nb*12 + ne*(4+bits) + 4*nb*ne
 	if by == layoutColumn {
 		need -= nb * 6
@@ -156,7 +159,7 @@ func (rec *Record) parseDirectory(by layout, ver uint8, nb, ne int, base, begin,
 		s.streams = make([]stream, total)
 	}
 	s.streams = s.streams[:total]
-	at := begin
+	at, sum := begin, int64(0)
 	for i := range s.streams {
 		st := &s.streams[i]
 		*st = stream{off: base + at}
@@ -178,6 +181,10 @@ func (rec *Record) parseDirectory(by layout, ver uint8, nb, ne int, base, begin,
 		if int64(st.inflated) > rec.f.limit {
 			return rec.errorf("stream %d inflates to %d bytes, the limit is %d", i, st.inflated, rec.f.limit)
 		}
+		sum += int64(st.inflated)
+	}
+	if sum != rec.Header.DataLength { // a directory of fewer banks than there are would pass every other test
+		return rec.errorf("streams of %d bytes in all, the record header says %d", sum, rec.Header.DataLength)
 	}
 
 	if cap(rec.Tags) < ne {
