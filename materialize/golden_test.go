@@ -122,4 +122,3 @@ func TestEveryColumnHasTheGoldenChecksums(t *testing.T) {
 		})
 	}
 }
-
