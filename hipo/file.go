@@ -197,7 +197,7 @@ func recognize(b []byte) string {
 func (f *File) readDictionary() error {
 	f.Dictionary = newDictionary()
 	if f.Header.UserLength < headerLength {
-		return nil
+		return f.checkNoDictionary()
 	}
 	h, err := f.readRecordHeader(f.Header.Length)
 	if err != nil {
@@ -241,6 +241,26 @@ func (f *File) readDictionary() error {
 		})
 	}
 	f.Dictionary.finish()
+	return nil
+}
+
+// checkNoDictionary looks at the record behind a file header that declares no
+// dictionary. If that length is damaged, it is the dictionary record, and its
+// schemas would be served as the first events.
+func (f *File) checkNoDictionary() error {
+	var rec Record
+	h, err := f.readRecordHeader(f.Header.Length)
+	if err == nil {
+		err = f.read(h, -1, &rec)
+	}
+	if err != nil {
+		return nil // for readTable to say
+	}
+	for i := range rec.Banks {
+		if k := makeKey(rec.Banks[i].Group, rec.Banks[i].Item); k == keySchemaJSON || k == keySchemaText {
+			return f.errorf(24, "file header: no dictionary declared, but the first record holds schemas")
+		}
+	}
 	return nil
 }
 
