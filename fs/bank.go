@@ -114,13 +114,15 @@ func formOf(columns []columnFile) form {
 	record := form{Class: "RecordArray", Fields: []trueText{}, Contents: []form{}}
 	taken := claims{}
 	for _, c := range columns {
-		f := form{Class: "NumpyArray", Primitive: primitives[c.Dtype], FormKey: c.file}
+		content := form{Class: "NumpyArray", Primitive: primitives[c.Dtype], FormKey: c.file}
 		if c.Length > 1 {
-			f = form{Class: "RegularArray", Size: c.Length, Content: &f}
+			values := content
+			content = form{Class: "RegularArray", Size: c.Length, Content: &values}
 		}
-		// Fields of one name are an error to awkward.
-		record.Fields = append(record.Fields, trueText(taken.claim(c.Name, len(c.Name)+len("~255"))))
-		record.Contents = append(record.Contents, f)
+		// Of two fields with one name, only the first could be asked for.
+		field := taken.claim(c.Name, len(c.Name)+nameMax)
+		record.Fields = append(record.Fields, trueText(field))
+		record.Contents = append(record.Contents, content)
 	}
 	return form{Class: "ListOffsetArray", Offsets: "i64", Content: &record, FormKey: "offsets.npy"}
 }

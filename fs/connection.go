@@ -221,12 +221,11 @@ func receiveFD(socket int) (int, error) {
 // findHelper is the path of fusermount3, found before the mount stands in
 // anybody's $PATH.
 func findHelper() (string, error) {
-	for _, name := range []string{"fusermount3", "/usr/bin/fusermount3", "/bin/fusermount3"} {
-		if p, err := exec.LookPath(name); err == nil {
-			return filepath.Abs(p)
-		}
+	p, err := exec.LookPath("fusermount3")
+	if err != nil {
+		return "", &NoFUSEError{"no fusermount3 in $PATH, without which only root can mount; install it: apt install fuse3, or dnf install fuse3"}
 	}
-	return "", &NoFUSEError{"no fusermount3, without which only root can mount; install it: apt install fuse3, or dnf install fuse3"}
+	return filepath.Abs(p)
 }
 
 func deviceError(err error) error {

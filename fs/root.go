@@ -65,8 +65,8 @@ func (t *tree) folder(at place) *folder {
 		// The rest asks backups, search tools and indexers to stay out.
 		text(cacheTag, "Signature: 8a477f597d28d172789f06886806bc55\n# Columns of HIPO files, shown by hipofs; see https://bford.info/cachedir/\n"),
 		text(".ignore", "*.npy\n"),
-		text(".trackerignore", ""),
-		text(".metadata_never_index", ""),
+		text(".trackerignore", "There is nothing to index here.\n"),
+		text(".metadata_never_index", "There is nothing to index here.\n"),
 	)
 	return &folder{place: at, in: newFixed(entries)}
 }
@@ -276,6 +276,9 @@ func (f *folder) Getattr(_ context.Context, _ fusefs.FileHandle, out *fuse.AttrO
 var _ = (fusefs.NodeLookuper)((*folder)(nil))
 
 func (f *folder) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*fusefs.Inode, syscall.Errno) {
+	if len(name) > nameMax {
+		return nil, syscall.ENAMETOOLONG
+	}
 	// A node that the kernel knows keeps what it has found out.
 	if known := f.GetChild(name); known != nil {
 		return known, known.Operations().(node).look(ctx, out)
