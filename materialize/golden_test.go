@@ -122,3 +122,21 @@ func TestEveryColumnHasTheGoldenChecksums(t *testing.T) {
 		})
 	}
 }
+
+func TestRecordsOfAllLayoutsInOneChain(t *testing.T) {
+	rows := golden(t)
+	names, err := filepath.Glob("../../shared/data/codecs/tag*.hipo")
+	if err != nil || len(names) == 0 {
+		t.Skip("no files") // integration reads the same from the repository
+	}
+	// One decoder meets every layout in turn.
+	c := open(t, Options{Threads: 1, Memory: 64 << 10}, names...)
+	for i := range names {
+		got := describe(t, c.View().File(i))
+		for _, row := range rows["codecs/"+filepath.Base(names[i])] {
+			if !strings.HasPrefix(row, "@event") && !got[row] {
+				t.Errorf("%s: not served: %s", names[i], row)
+			}
+		}
+	}
+}
