@@ -84,6 +84,21 @@ func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, err
 		return nil, err
 	}
 
+	conn, err := connect(dir, o)
+	if err != nil {
+		return nil, err
+	}
+	s, err := serve(conn, newRoot(chain, o), o)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", dir, err)
+	}
+	raiseReadAhead(dir)
+	return s, nil
+}
+
+// serve answers the kernel's requests with the tree below root. It returns when
+// the mount answers, and unmounts when it fails.
+func serve(conn *connection, root fusefs.InodeEmbedder, o Options) (*Server, error) {
 	long, short := forever, absentFor
 	logger := slog.NewLogLogger(o.Log.Handler(), slog.LevelInfo)
 	opts := &fusefs.Options{
@@ -110,18 +125,11 @@ func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, err
 		RootStableAttr:  &fusefs.StableAttr{Ino: rootIno},
 		Logger:          logger,
 	}
-	raw := fusefs.NewNodeFS(newRoot(chain, o), opts)
-
-	conn, err := connect(dir, o)
-	if err != nil {
-		return nil, err
-	}
 	// NewServer answers the kernel's INIT before it returns.
-	server, err := fuse.NewServer(raw, fmt.Sprintf("/dev/fd/%d", conn.fd), &opts.MountOptions)
+	server, err := fuse.NewServer(fusefs.NewNodeFS(root, opts), fmt.Sprintf("/dev/fd/%d", conn.fd), &opts.MountOptions)
 	if err != nil {
 		_ = conn.detach()
-		conn.release()
-		return nil, fmt.Errorf("%s: %w", dir, err)
+		return nil, err
 	}
 	s := &Server{conn: conn, served: make(chan struct{})}
 	go func() {
@@ -132,11 +140,10 @@ func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, err
 
 	// Through the kernel, as everybody else will ask.
 	var st unix.Statfs_t
-	if err := uninterrupted(func() error { return unix.Statfs(dir, &st) }); err != nil {
+	if err := uninterrupted(func() error { return unix.Statfs(conn.dir, &st) }); err != nil {
 		_ = conn.detach()
-		return nil, fmt.Errorf("%s: mounted, but does not answer: %w", dir, err)
+		return nil, fmt.Errorf("mounted, but does not answer: %w", err)
 	}
-	raiseReadAhead(dir)
 	return s, nil
 }
 
