@@ -123,6 +123,7 @@ func TestDamageInARecordNamesItAndSparesTheOthers(t *testing.T) {
 		{"absent bank with bytes", directory(10, 14, 0), "event 0"},
 		{"part rows", directory(10, 16, 15, 0, 0, 0, 17), ""},
 		{"bank of 2^32-1 bytes", directory(10, 16, 0xFF, 0xFF, 0xFF, 0xFF), ""},
+		{"stored size 0: the streams behind it shift", directory(12, 24, 0), ""},
 		{"stored size 2^32-1", directory(10, 24, 0xFF, 0xFF, 0xFF, 0xFF), ""},
 		{"stream of another column's size", directory(10, 28, 8, 0, 0, 0, byte(18), 0, 0, 0, 24), ""},
 		{"stream inflated to 2^32-1", directory(10, 28, 0xFF, 0xFF, 0xFF, 0xFF), ""},

@@ -183,6 +183,9 @@ func (rec *Record) parseDirectory(by layout, ver uint8, nb, ne int, base, begin,
 		}
 		sum += int64(st.inflated)
 	}
+	if at != end {
+		return rec.errorf("streams end at %d, the section has %d bytes", at, end)
+	}
 	if sum != rec.Header.DataLength { // a directory of fewer banks than there are would pass every other test
 		return rec.errorf("streams of %d bytes in all, the record header says %d", sum, rec.Header.DataLength)
 	}

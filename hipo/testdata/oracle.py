@@ -4,7 +4,7 @@
     oracle.py rows FILE...       FILE TAB bank TAB column TAB letter TAB N TAB rows TAB content TAB offsets,
                                  or FILE TAB error TAB message
     oracle.py mutants FILE...    one line a mutant of each file, in the order of `mutants`:
-                                 "error", or the first 8 hex digits of the SHA-256 over all of its rows
+                                 what `verdict` says of it, with the first 8 hex digits of each SHA-256
     oracle.py table FILE...      the same, as mutants.tsv keeps it (see `table`)
 
 The reference decoder is hipo_ref.py in the folder HIPO_REF, else in shared/check beside the repository. It needs the
@@ -47,17 +47,26 @@ def mutants(data: bytes):
         yield data[:n]
 
 
+def digest(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+
+
 def verdict(data: bytes) -> str:
-    """"error", or a digest of every row of a strict decode."""
+    """"error"; or a digest of every row of a strict decode; or, where single banks are damaged and all others are
+    whole, "part:" and a digest of each row of those."""
     try:
         f = hipo_ref.HipoFile(data)
-        text = "".join("\t".join(map(str, row)) + "\n" for row in hipo_ref.sha_rows(f))
+        hipo_ref.tables(f)                  # a damaged record ends it here
+        f.salvage, before = True, len(f.problems)
+        rows = ["\t".join(map(str, row)) for row in hipo_ref.sha_rows(f)]
+        if len(f.problems) > before:
+            return "part:" + ",".join(map(digest, rows))
     except hipo_ref.HipoError:
         return "error"
     except Exception as e:      # a crash of the reference decoder is an error, too, but worth a look
         print(f"reference decoder: {type(e).__name__}: {e}", file=sys.stderr)
         return "error"
-    return hashlib.sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[:8]
+    return digest("\n".join(rows) + "\n")
 
 
 def table(name: str, data: bytes) -> str:
