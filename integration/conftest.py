@@ -82,17 +82,6 @@ def dst(tmp_path_factory: pytest.TempPathFactory) -> DST:
     return DST(sources, len(found), max(r.data_length for r in found), columns)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def no_mount_left_behind():
-    """Fails the run if it leaves a mount of ours behind."""
-    def now() -> set[str]:
-        with open("/proc/self/mounts") as table:
-            return {line for line in table if line.split()[2].startswith("fuse.hipofs")}
-    before = now()
-    yield
-    assert now() <= before, "mounts left behind"
-
-
 def pytest_report_header() -> list[str]:
     return [f"files: {data('clas12_recon_proton_80MeV.hipo').parent}",
             f"kernel: {os.uname().release}, {subprocess.run(['go', 'version'], capture_output=True, text=True).stdout.strip()}"]

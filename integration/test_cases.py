@@ -72,7 +72,7 @@ def test_a_truncated_file_names_its_last_good_record_and_skip_serves_it(command,
     path = CASES / "truncated_last_record.hipo"
     done = command(path, tmp_path / "home")
     assert done.returncode == 3 and "512" in done.stderr, "the record that is cut begins at byte 512"
-    assert re.search(r"record 0\b|first record|1 record", done.stderr), f"names no last good record: {done.stderr}"
+    assert re.search(r"last good record is 0\b", done.stderr), done.stderr
     m = mount(path, "--on-error=skip")
     check(m.point, {"events": 2, "counts": {"REC::Particle": [1, 2], "REC::Event": [1, 1]}, "tags": [0, 0],
                     "values": {"REC::Particle/pid": [11, -211, -211], "REC::Event/evno": [0, 1],

@@ -50,10 +50,10 @@ def test_32_readers_in_two_records_of_memory(processors, dst, oracle, hipofs_rac
     env |= {"GOMAXPROCS": str(processors), "GORACE": f"log_path={tmp_path}/race halt_on_error=0"}
     assert len(list(oracle.rglob("*.npy"))) == 100 or not dst.sources[0].name.startswith("dst")
     with mounted(hipofs_race, env, dst.sources, f"--memory={2 * dst.largest}") as m:
-        race([[str(oracle), str(m), f"--seed={seed}", "--slices=12"] for seed in range(32)])
+        race([[str(oracle), str(m), f"--seed={seed}", "--slices=8"] for seed in range(32)])
         stats = m.json("stats.json")
         assert stats["cache_evictions"] > 0 or not dst.sources[0].name.startswith("dst"), "the budget was never reached"
-        assert stats["cache_bytes"] <= stats["cache_budget"] == 2 * dst.largest
+        assert 0 < stats["cache_bytes"] <= stats["cache_budget"] <= 2 * dst.largest
         assert stats["errors"] == 0
     assert not list(tmp_path.glob("race*")), "".join(p.read_text() for p in tmp_path.glob("race*"))
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import stat
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from harness import data, digest, golden, run, walk
 
 NAME = "clas12_recon_proton_80MeV.hipo"
 COLUMN = "MC::True/trackE.npy"  # 6,667 rows: several blocks
+EMPTY = {"stats.json", "errors.json", ".trackerignore", ".metadata_never_index"}  # the first two are like files of /proc
 
 
 @pytest.fixture
@@ -52,7 +54,7 @@ def test_cat_cp_and_cmp_give_the_bytes(column, tmp_path):
 def test_dd_with_odd_blocks_before_at_and_past_the_end(column, block):
     path, whole = column
     blocks = len(whole) // block
-    for skip in {0, 1, blocks // 2, blocks - 1, blocks, blocks + 1, blocks + 1000}:
+    for skip in {0, 1, blocks // 2, max(0, blocks - 1), blocks, blocks + 1, blocks + 1000}:
         count = 3 if block > 7 else 500
         got = stdout("dd", f"if={path}", f"bs={block}", f"skip={skip}", f"count={count}", "status=none")
         assert got == whole[skip * block:(skip + count) * block], f"bs={block} skip={skip}"
@@ -76,7 +78,8 @@ def test_tail_head_and_wc(column):
     assert stdout("tail", "-c", f"+{len(whole) - 4}", path) == whole[-5:]
     assert stdout("head", "-c", "-1", path) == whole[:-1]
     assert int(stdout("wc", "-c", path).split()[0]) == len(whole)
-    assert int(run("wc", "-c", stdin=open(path)).stdout) == len(whole)
+    with open(path, "rb") as file:
+        assert int(run("wc", "-c", stdin=file).stdout) == len(whole)
 
 
 def test_find_ls_and_du_see_every_file_with_its_size(m):
@@ -93,10 +96,9 @@ def test_find_ls_and_du_see_every_file_with_its_size(m):
         if sizes[str(path)]:
             assert len(path.read_bytes()) == sizes[str(path)], path
         else:
-            assert path.parent.name == ".hipofs", f"{path} is empty"
-    listed = run("ls", "-lR", m)
-    assert listed.stderr == ""
-    assert listed.stdout.count("\n-r--r--r--") == len(files) - sum(1 for p in files if p.stat().st_mode & 0o777 != 0o444)
+            assert path.name in EMPTY, f"{path} is empty"
+    listed = run("ls", "-lAR", m)
+    assert listed.stderr == "" and len(re.findall("^-r--r--r-- +1 ", listed.stdout, re.MULTILINE)) == len(files)
     folders = int(run("find", m, "-type", "d", "-printf", "x").stdout.count("x"))
     apparent = int(stdout("du", "--apparent-size", "--block-size=1", "-s", m).split()[0])
     empty = sum(p.lstat().st_size for p in (Path(d) for d, _, _ in os.walk(m)))

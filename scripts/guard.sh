@@ -1,23 +1,34 @@
 #!/usr/bin/env bash
-# Runs COMMAND..., and fails if it leaves a hipofs mount behind that was not there before.
+# Runs COMMAND... with a temporary folder of its own, and fails if a mount is left in it.
 #
 #   scripts/guard.sh COMMAND...
 #
-# A mount that is left behind is named and detached, so that the next run starts clean.
+# What is left is named and detached, so that the next run starts clean; other mounts are not touched.
 set -uo pipefail
 
-mounts() { awk '$3 ~ /^fuse\.hipofs/ {print $2}' /proc/mounts | sort; }
+TMPDIR=$(mktemp -d "${TMPDIR:-/tmp}/hipofs-run.XXXXXX") || exit 1
+export TMPDIR
+chmod 755 "$TMPDIR" # tests that act as another user work in it too
 
-before=$(mounts)
+mounts() { awk -v dir="$TMPDIR/" '$3 ~ /^fuse\.hipofs/ && index($2, dir) == 1 {print $2}' /proc/mounts; }
+
+finish() {
+	status=$?
+	trap - EXIT
+	left=$(mounts)
+	if [ -n "$left" ]; then
+		printf 'guard: mounts left behind:\n%s\n' "$left" >&2
+		while IFS= read -r path; do
+			path=$(printf '%b' "$path") # the kernel writes a space as \040
+			fusermount3 -u -z "$path" 2>/dev/null || umount -l "$path"
+		done <<<"$left"
+		[ "$status" -ne 0 ] || status=1
+	fi
+	[ -n "$(mounts)" ] || rm -rf "$TMPDIR" 2>/dev/null
+	exit "$status"
+}
+trap finish EXIT
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
 "$@"
-status=$?
-left=$(comm -13 <(printf '%s\n' "$before") <(mounts))
-if [ -n "$left" ]; then
-	printf 'guard: mounts left behind:\n%s\n' "$left" >&2
-	while IFS= read -r path; do
-		path=$(printf '%b' "$path") # /proc/mounts writes a space as \040
-		fusermount3 -u -z "$path" 2>/dev/null || umount -l "$path"
-	done <<<"$left"
-	status=1
-fi
-exit "$status"
