@@ -73,11 +73,7 @@ func Open(name string, o Options) (*File, error) {
 // NewFile reads headers, dictionary and record table of the file of that size
 // in r, which it keeps. The name is for messages.
 func NewFile(name string, r io.ReaderAt, size int64, o Options) (*File, error) {
-	f := &File{Name: name, Size: size, r: r, limit: o.MaxRecord, salvage: o.Salvage, close: func() error { return nil }}
-	if f.limit <= 0 {
-		f.limit = defaultMaxRecord
-	}
-	f.limit = min(f.limit, maxMaxRecord)
+	f := newFile(name, r, size, o)
 	if err := f.readHeader(); err != nil {
 		return nil, err
 	}
@@ -88,6 +84,15 @@ func NewFile(name string, r io.ReaderAt, size int64, o Options) (*File, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+func newFile(name string, r io.ReaderAt, size int64, o Options) *File {
+	f := &File{Name: name, Size: size, r: r, limit: o.MaxRecord, salvage: o.Salvage, close: func() error { return nil }}
+	if f.limit <= 0 {
+		f.limit = defaultMaxRecord
+	}
+	f.limit = min(f.limit, maxMaxRecord)
+	return f
 }
 
 // Close closes a file that Open opened.

@@ -12,6 +12,12 @@ type Record struct {
 	Tags   []uint32 // event tags, one an event
 	Banks  []Bank   // those of this record have Spans; others are left from earlier ones
 
+	// Check, if set, is called with all stored bytes before they are used: those
+	// of the record or, if it is split, of its head up to the directory's end
+	// (Whole), and those of each stream that is read, with its number. What it
+	// returns ends the reading.
+	Check func(part int, stored []byte) error
+
 	BytesRead     int64 // from the file, for this record
 	BytesInflated int64
 	Streams       int // of a split record: inflated so far
@@ -47,6 +53,9 @@ type Span struct {
 	Big    bool  // values are big-endian
 }
 
+// Whole is what Record.Check is told of bytes that are no stream.
+const Whole = -1
+
 // A Record that has met more ids than this forgets them before the next
 // record: a hostile file must not make every later record slow.
 const maxSlots = 1 << 12
@@ -71,6 +80,9 @@ func (f *File) read(h RecordHeader, number int, rec *Record) error {
 		return rec.readDirectory()
 	}
 	if err := rec.readRaw(h.Length); err != nil {
+		return err
+	}
+	if err := rec.check(Whole, rec.raw); err != nil {
 		return err
 	}
 	body := rec.raw[h.header:]
@@ -105,6 +117,13 @@ func (rec *Record) readRaw(n int64) error {
 		return rec.errorf("the record header is not what it was when the file was opened")
 	}
 	return nil
+}
+
+func (rec *Record) check(part int, stored []byte) error {
+	if rec.Check == nil {
+		return nil
+	}
+	return rec.Check(part, stored)
 }
 
 func (rec *Record) readAt(p []byte, off int64) error {

@@ -103,8 +103,12 @@ func (rec *Record) readDirectory() error {
 			return err
 		}
 	}
+	head := int64(h.header) + sectionHeader + stored
+	if err := rec.check(Whole, rec.raw[:head]); err != nil {
+		return err
+	}
 	s := &rec.split
-	dir, err := rec.inflater.inflate(codecLZ4, s.directory, rec.raw[h.header+sectionHeader:int64(h.header)+sectionHeader+stored], inflated)
+	dir, err := rec.inflater.inflate(codecLZ4, s.directory, rec.raw[h.header+sectionHeader:head], inflated)
 	if err != nil {
 		return rec.errorf("directory: %v", err)
 	}
@@ -280,6 +284,18 @@ func (rec *Record) checkStreams(k key, bank *Bank, streams []stream, sum int64, 
 	return nil
 }
 
+// StreamCount is how many streams the record has, if it is split.
+func (rec *Record) StreamCount() int { return len(rec.split.streams) }
+
+// Stream is the number of the stream that holds bank i, or its first column.
+func (rec *Record) Stream(i int) int { return rec.Banks[i].stream }
+
+// StreamRange is where stream i lies in the file.
+func (rec *Record) StreamRange(i int) (off, length int64) {
+	s := rec.split.streams[i]
+	return s.off, int64(s.stored)
+}
+
 // readStream inflates stream i into memory that the next call uses again.
 func (rec *Record) readStream(i int) ([]byte, error) {
 	s := &rec.split
@@ -301,6 +317,9 @@ func (rec *Record) readStream(i int) ([]byte, error) {
 			return nil, err
 		}
 		src = s.stored
+	}
+	if err := rec.check(i, src); err != nil {
+		return nil, err
 	}
 	if st.checksum != 0 && uint32(xxh3.Hash(src)) != st.checksum {
 		return nil, bad(errChecksum)
