@@ -7,7 +7,6 @@ import (
 	"fmt"
 	iofs "io/fs"
 	"log/slog"
-	"os"
 	"path"
 	"runtime"
 	"strings"
@@ -52,6 +51,8 @@ type Chain struct {
 	m       *materializer
 	faults  *faults
 	log     *slog.Logger
+
+	descriptors *descriptors
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -113,7 +114,7 @@ func Open(ctx context.Context, names []string, o Options) (*Chain, error) {
 			return nil, fmt.Errorf("bank pattern %q: %w", pattern, err)
 		}
 	}
-	c := &Chain{log: o.Log}
+	c := &Chain{log: o.Log, descriptors: newDescriptors()}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -162,10 +163,12 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 				return err
 			}
 			c.infos[i] = FileInfo{Name: name}
-			st, err := os.Stat(name)
-			if err == nil {
+			h, st, err := newHandle(name, c.descriptors)
+			if st != nil {
 				c.infos[i].fill(st)
-				files[i], err = hipo.Open(name, hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip})
+			}
+			if err == nil {
+				files[i], err = hipo.NewFile(name, h, h.id.size, hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip})
 			}
 			faults[i] = err
 			return nil
@@ -240,11 +243,8 @@ func (c *Chain) layOut() {
 func (c *Chain) Close() error {
 	c.cancel()
 	c.work.Wait()
-	var errs []error
-	for _, s := range c.sources {
-		errs = append(errs, s.file.Close())
-	}
-	return errors.Join(errs...)
+	c.descriptors.close()
+	return nil
 }
 
 // View is the whole chain.
