@@ -44,13 +44,13 @@ func (f *file) look(ctx context.Context, out *fuse.EntryOut) syscall.Errno {
 	brief, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	n, err := f.size(brief)
-	if err != nil && isContextError(err) && ctx.Err() == nil {
+	if err != nil && isContextError(err) && brief.Err() != nil && ctx.Err() == nil {
 		// With a timeout of 0, nobody is told this size.
 		f.fill(&out.Attr, syscall.S_IFREG, 0)
 		return 0
 	}
 	if err != nil {
-		return f.errno(err)
+		return f.errno(ctx, err)
 	}
 	f.fill(&out.Attr, syscall.S_IFREG, n)
 	out.SetAttrTimeout(forever)
@@ -62,7 +62,7 @@ var _ = (fusefs.NodeGetattrer)((*file)(nil))
 func (f *file) Getattr(ctx context.Context, _ fusefs.FileHandle, out *fuse.AttrOut) syscall.Errno {
 	n, err := f.size(ctx)
 	if err != nil {
-		return f.errno(err)
+		return f.errno(ctx, err)
 	}
 	f.fill(&out.Attr, syscall.S_IFREG, n)
 	out.SetTimeout(forever)
@@ -75,7 +75,7 @@ var _ = (fusefs.NodeLseeker)((*file)(nil))
 func (f *file) Lseek(ctx context.Context, _ fusefs.FileHandle, off uint64, whence uint32) (uint64, syscall.Errno) {
 	n, err := f.size(ctx)
 	if err != nil {
-		return 0, f.errno(err)
+		return 0, f.errno(ctx, err)
 	}
 	return seek(off, whence, n)
 }
@@ -119,7 +119,7 @@ func (c *column) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uin
 		return nil, 0, syscall.EROFS
 	}
 	if err := c.col.Open(ctx); err != nil {
-		return nil, 0, c.errno(err)
+		return nil, 0, c.errno(ctx, err)
 	}
 	return nil, fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH, 0
 }
@@ -135,7 +135,7 @@ func (c *column) Read(ctx context.Context, _ fusefs.FileHandle, dest []byte, off
 		err = c.short(ctx, off, n)
 	}
 	if err != nil {
-		return nil, c.readErrno(err)
+		return nil, c.errno(ctx, err)
 	}
 	return fuse.ReadResultData(dest[:n]), 0
 }
@@ -148,11 +148,4 @@ func (c *column) short(ctx context.Context, off int64, n int) error {
 		err = fmt.Errorf("%s: internal error: %d bytes at %d of %d", c.path, n, off, size)
 	}
 	return err
-}
-
-func (c *column) readErrno(err error) syscall.Errno {
-	if isContextError(err) { // not its caller's
-		err = fmt.Errorf("%s: %v", c.path, err)
-	}
-	return c.errno(err)
 }

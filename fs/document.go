@@ -48,7 +48,7 @@ func (d *document) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, u
 	}
 	b, err := d.render(ctx)
 	if err != nil {
-		return nil, 0, d.errno(err)
+		return nil, 0, d.errno(ctx, err)
 	}
 	return rendered(b), fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH, 0
 }
@@ -84,13 +84,13 @@ func (l *live) Getattr(_ context.Context, _ fusefs.FileHandle, out *fuse.AttrOut
 
 var _ = (fusefs.NodeOpener)((*live)(nil))
 
-func (l *live) Open(_ context.Context, flags uint32) (fusefs.FileHandle, uint32, syscall.Errno) {
+func (l *live) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uint32, syscall.Errno) {
 	if writing(flags) {
 		return nil, 0, syscall.EROFS
 	}
 	b, err := toJSON(l.value())
 	if err != nil {
-		return nil, 0, l.errno(err)
+		return nil, 0, l.errno(ctx, err)
 	}
 	return rendered(b), fuse.FOPEN_DIRECT_IO | fuse.FOPEN_NOFLUSH, 0
 }

@@ -8,14 +8,16 @@ import (
 	"syscall"
 
 	"github.com/hipofs/hipofs/hipo"
+	"github.com/hipofs/hipofs/materialize"
 )
 
 // border is where an error becomes a number for the kernel, and a line in the
 // log, once. Safe for concurrent use.
 type border struct {
-	log  *slog.Logger
-	mu   sync.Mutex
-	said map[string]bool
+	log    *slog.Logger
+	faults func() []materialize.ErrorInfo // what the chain has logged itself
+	mu     sync.Mutex
+	said   map[string]bool
 }
 
 // Programs that walk everything meet a damaged record once a column; a hostile
@@ -24,20 +26,21 @@ const saidMax = 10000
 
 // passed on as they are: what the user can do about them differs
 var ownErrnos = []syscall.Errno{
-	syscall.ESTALE,    // the source has changed
-	syscall.EFBIG,     // over a limit
-	syscall.ENOMEM,    //
-	syscall.ENOSPC,    //
-	syscall.ETIMEDOUT, // the source's file system
-	syscall.EROFS,     //
+	syscall.ESTALE, // the source has changed
+	syscall.EFBIG,  // over a limit
+	syscall.ENOMEM,
+	syscall.ENOSPC,
+	syscall.ETIMEDOUT, // from the source's file system
 }
 
-// errno is what the kernel is told about err, which was met at path.
-func (b *border) errno(err error, path string) syscall.Errno {
+// errno is what the kernel is told about err, which was met at path on behalf
+// of a caller who waits as long as ctx lasts.
+func (b *border) errno(ctx context.Context, err error, path string) syscall.Errno {
 	if err == nil {
 		return 0
 	}
-	if isContextError(err) {
+	// Only who was interrupted may hear of it: programs try again after EINTR.
+	if isContextError(err) && ctx.Err() != nil {
 		return syscall.EINTR
 	}
 	b.report(err, path)
@@ -60,12 +63,15 @@ func (b *border) report(err error, path string) {
 		line = fault.Error()
 	}
 	b.mu.Lock()
-	known := b.said[line] || len(b.said) >= saidMax
-	if !known {
-		b.said[line] = true
+	defer b.mu.Unlock()
+	if b.said[line] || len(b.said) >= saidMax {
+		return
 	}
-	b.mu.Unlock()
-	if !known {
-		b.log.Error(line, "path", path)
+	b.said[line] = true
+	for _, f := range b.faults() {
+		if f.Message == line || f.Message == err.Error() {
+			return
+		}
 	}
+	b.log.Error(line, "path", path)
 }

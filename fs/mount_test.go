@@ -139,7 +139,7 @@ func in(t *testing.T, op string, args ...string) string {
 
 func childCommand(op string, args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = append(os.Environ(), "HIPOFS_TEST_CHILD="+op)
+	cmd.Env = append(os.Environ(), "HIPOFS_TEST_CHILD="+op, "GORACE=atexit_sleep_ms=0")
 	return cmd
 }
 
@@ -438,7 +438,7 @@ func TestUnknownNamesAreNotThere(t *testing.T) {
 
 func TestDamageIsToldAtOpenAndOnce(t *testing.T) {
 	var said log
-	chain := open(t, materialize.Options{}, codecs+"corrupt_record.hipo", codecs+"tiny.hipo")
+	chain := open(t, materialize.Options{Log: said.logger()}, codecs+"corrupt_record.hipo", codecs+"tiny.hipo")
 	dir := mount(t, Options{Log: said.logger()}, chain)
 	for range 2 {
 		for _, b := range chain.View().File(0).Banks() {

@@ -37,7 +37,7 @@ func newRoot(chain *materialize.Chain, o Options) fusefs.InodeEmbedder {
 		attr:    attributesOf(view.Files()),
 		names:   naming{dots: o.DotNames},
 		version: o.Version,
-		border:  &border{log: o.Log, said: map[string]bool{}},
+		border:  &border{log: o.Log, faults: chain.Errors, said: map[string]bool{}},
 	}
 	return t.folder(place{t, ""})
 }
@@ -109,7 +109,9 @@ func (p place) ino() uint64 {
 	return max(n, rootIno+1)
 }
 
-func (p place) errno(err error) syscall.Errno { return p.border.errno(err, p.path) }
+func (p place) errno(ctx context.Context, err error) syscall.Errno {
+	return p.border.errno(ctx, err, p.path)
+}
 
 // fill gives the attributes that all nodes have; nlink and size are the node's own.
 func (p place) fill(out *fuse.Attr, kind uint32, size int64) {
@@ -286,7 +288,7 @@ func (f *folder) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*
 	n, err := f.in.find(ctx, name, f.child(name))
 	switch {
 	case err != nil:
-		return nil, f.errno(err)
+		return nil, f.errno(ctx, err)
 	case n == nil:
 		return nil, syscall.ENOENT
 	}
@@ -301,7 +303,7 @@ var _ = (fusefs.NodeReaddirer)((*folder)(nil))
 func (f *folder) Readdir(ctx context.Context) (fusefs.DirStream, syscall.Errno) {
 	entries, err := f.in.list(ctx)
 	if err != nil {
-		return nil, f.errno(err)
+		return nil, f.errno(ctx, err)
 	}
 	parent := uint64(rootIno)
 	if _, p := f.Parent(); p != nil {

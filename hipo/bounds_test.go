@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 
@@ -236,6 +237,51 @@ func TestMaxRecordBoundsWhatIsInflated(t *testing.T) {
 		}
 		if most := uint64(8 << 20); got > most && tag != 0 {
 			t.Errorf("tag %d: %d bytes allocated, want at most %d", tag, got, most)
+		}
+	}
+}
+
+// What compresses 255-fold must not become many times larger again in memory.
+func TestTablesOfARecordCountAgainstMaxRecord(t *testing.T) {
+	const limit, events = 16 << 20, 1 << 20 // 9 MB of directory, 16 MiB and more of spans
+	for _, n := range []int{events - 1, events + 1} {
+		b := middle(9, func(r *Record) {
+			r.Directory = func([]byte) []byte { // one bank, in every event, without a byte
+				d := make([]byte, 12+4*n+n+4*n)
+				copy(d, []byte{1, 0, 1, 11})
+				copy(d[12+4*n:12+5*n], bytes.Repeat([]byte{1}, n))
+				return d
+			}
+			r.Section = func(s []byte) []byte {
+				binary.LittleEndian.PutUint32(s[8:], uint32(n))
+				return s[:20+binary.LittleEndian.Uint32(s[12:])]
+			}
+		})
+		b.Put32(b.Records[1].Off+RecordEvents, uint32(n))
+		b.Put32(b.Records[1].Off+RecordIndex, uint32(4*n))
+		b.Put32(b.Records[1].Off+RecordData, 0)
+		f, err := hipo.NewFile("some.hipo", bytes.NewReader(b.Bytes), int64(len(b.Bytes)), hipo.Options{MaxRecord: limit})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var rec hipo.Record
+		if err := f.ReadRecord(1, &rec); (err == nil) != (n < events) {
+			t.Errorf("%d structures with a limit of %d bytes: %v", n, limit, err)
+		}
+	}
+}
+
+// 21 kB of LZ4 can spell a million columns.
+func TestDictionaryOfTooManyColumnsIsRefused(t *testing.T) {
+	for _, s := range []string{"{A/9/9}{" + strings.Repeat("x/B,", 65000) + "}", "{A/9/9}{" + strings.Repeat("x/?,", 65000) + "}"} {
+		f := File{DictTag: 1, Extra: []Event{{Structures: []Structure{Text(120, 2, s)}}}}
+		if _, err := decode(f.Bytes(), hipo.Options{}); err != nil {
+			t.Error(err)
+		}
+		f.Extra = slices.Repeat(f.Extra, 300)
+		var fe *hipo.FormatError
+		if _, err := decode(f.Bytes(), hipo.Options{}); !errors.As(err, &fe) || fe.Record != -1 {
+			t.Errorf("300 schemas of 65,000 columns: %v", err)
 		}
 	}
 }

@@ -14,6 +14,7 @@ type Dictionary struct {
 	Config   map[string]string // user settings
 	TagNames map[string]int    // names of event tag bits
 	Dropped  []string          // schemas that break a rule, each with the reason
+	columns  int               // about how many all schemas spell, also those that are dropped
 	byName   map[string]int
 	byKey    map[key]*Schema
 }
@@ -47,9 +48,13 @@ func (d *Dictionary) addEvent(find func(key) ([]byte, bool)) {
 	var err error
 	switch {
 	case isText:
-		s, err = parseSchemaText(stringNode(text))
+		spelled := stringNode(text)
+		d.columns += strings.Count(spelled, "/")
+		s, err = parseSchemaText(spelled)
 	case isJSON:
-		s, err = parseSchemaJSON(stringNode(js))
+		spelled := stringNode(js)
+		d.columns += strings.Count(spelled, "{")
+		s, err = parseSchemaJSON(spelled)
 	}
 	if err != nil {
 		d.Dropped = append(d.Dropped, err.Error())

@@ -244,6 +244,9 @@ func (f *File) readDictionary() error {
 			b, ok := found[k][e]
 			return b, ok
 		})
+		if n := f.Dictionary.columns; n > maxDictionaryColumns {
+			return f.errorf(h.Off, "dictionary: over %d columns", maxDictionaryColumns)
+		}
 	}
 	f.Dictionary.finish()
 	return nil

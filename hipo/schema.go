@@ -65,6 +65,10 @@ const (
 	maxArrayLength = 1 << 24
 	maxRowSize     = 1 << 24 // exclusive: a structure's data is shorter
 	maxColumns     = 65535
+
+	// Four bytes of text, less when compressed, make a Column. Real dictionaries
+	// have some thousand columns.
+	maxDictionaryColumns = 1 << 22
 )
 
 // add appends a column and its place in the row.

@@ -3,6 +3,7 @@ package hipo
 import (
 	"encoding/binary"
 	"math"
+	"math/bits"
 
 	"github.com/zeebo/xxh3"
 )
@@ -32,6 +33,7 @@ import (
 const (
 	sectionHeader  = 20
 	directoryGuess = 8 << 10 // bytes read at first: most small directories fit
+	spanSize       = 16      // bytes of a Span in memory
 	encodingRaw    = 0
 	encodingSplit  = 1 // bytes of values apart: all first bytes, all second bytes, …
 )
@@ -140,6 +142,14 @@ func (rec *Record) parseDirectory(by layout, ver uint8, nb, ne int, base, begin,
 	width := (nb + 7) / 8
 	presence := c.take(ne * width)
 	sizes := c.take(4 * nb * ne)
+	// A directory compresses 255-fold, and a span is longer than what it is made of.
+	structures := int64(0)
+	for _, b := range presence {
+		structures += int64(bits.OnesCount8(b))
+	}
+	if structures*spanSize > rec.f.limit {
+		return rec.errorf("directory: %d structures, more than a limit of %d bytes allows", structures, rec.f.limit)
+	}
 	var streamSizes []byte
 	if by == layoutColumn {
 		if 8*total > len(c.b) {
