@@ -3,6 +3,7 @@ module github.com/hipofs/hipofs
 go 1.26.0
 
 require (
+	github.com/google/renameio/v2 v2.0.2 // indirect
 	github.com/hanwen/go-fuse/v2 v2.12.1 // indirect
 	github.com/hashicorp/golang-lru/v2 v2.0.7 // indirect
 	github.com/inconshreveable/mousetrap v1.1.0 // indirect

@@ -28,6 +28,7 @@ type Record struct {
 	payload  []byte // whole layout: the inflated bytes
 	inflated []byte // memory for the payload
 	split    split
+	head     int64 // of a split record: where its directory ends
 	slots    slots
 	inflater inflater
 }

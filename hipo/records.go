@@ -28,6 +28,12 @@ func (h *RecordHeader) Split() bool { return tags[h.Tag].layout != layoutWhole }
 // ByColumn reports whether it also stores the columns of its banks apart.
 func (h *RecordHeader) ByColumn() bool { return tags[h.Tag].layout == layoutColumn }
 
+// Codec names the record's compression and layout: "lz4", "zstd by bank", …
+func (h *RecordHeader) Codec() string {
+	t := tags[h.Tag]
+	return [...]string{"none", "lz4", "gzip", "zstd"}[t.codec] + [...]string{"", " by bank", " by column"}[t.layout]
+}
+
 // Inflated is about the memory that the record takes when it is inflated.
 func (h *RecordHeader) Inflated() int64 { return h.eventsAt() + h.DataLength }
 

@@ -106,6 +106,7 @@ func (rec *Record) readDirectory() error {
 		}
 	}
 	head := int64(h.header) + sectionHeader + stored
+	rec.head = head
 	if err := rec.check(Whole, rec.raw[:head]); err != nil {
 		return err
 	}
@@ -300,6 +301,10 @@ func (rec *Record) StreamCount() int { return len(rec.split.streams) }
 // Stream is the number of the stream that holds bank i, or its first column.
 func (rec *Record) Stream(i int) int { return rec.Banks[i].stream }
 
+// HeadLength is where the directory of a split record ends, counted from the
+// record's beginning.
+func (rec *Record) HeadLength() int64 { return rec.head }
+
 // StreamRange is where stream i lies in the file.
 func (rec *Record) StreamRange(i int) (off, length int64) {
 	s := rec.split.streams[i]
@@ -318,17 +323,8 @@ func (rec *Record) readStream(i int) ([]byte, error) {
 		fe.Off = st.off
 		return fe
 	}
-	var src []byte
-	if from := st.off - rec.Header.Off; from+int64(st.stored) <= int64(len(rec.raw)) {
-		src = rec.raw[from : from+int64(st.stored)]
-	} else {
-		s.stored = resize(s.stored, int64(st.stored))
-		if err := rec.readAt(s.stored, st.off); err != nil {
-			return nil, err
-		}
-		src = s.stored
-	}
-	if err := rec.check(i, src); err != nil {
+	src, err := rec.storedStream(i)
+	if err != nil {
 		return nil, err
 	}
 	if st.checksum != 0 && uint32(xxh3.Hash(src)) != st.checksum {
@@ -347,6 +343,29 @@ func (rec *Record) readStream(i int) ([]byte, error) {
 		out = s.shuffled
 	}
 	return out, nil
+}
+
+// storedStream reads stream i as it lies in the file, and has it checked.
+func (rec *Record) storedStream(i int) ([]byte, error) {
+	s := &rec.split
+	st := s.streams[i]
+	var src []byte
+	if from := st.off - rec.Header.Off; from+int64(st.stored) <= int64(len(rec.raw)) {
+		src = rec.raw[from : from+int64(st.stored)]
+	} else {
+		s.stored = resize(s.stored, int64(st.stored))
+		if err := rec.readAt(s.stored, st.off); err != nil {
+			return nil, err
+		}
+		src = s.stored
+	}
+	return src, rec.check(i, src)
+}
+
+// CheckStream reads stream i for Check alone, and inflates nothing.
+func (rec *Record) CheckStream(i int) error {
+	_, err := rec.storedStream(i)
+	return err
 }
 
 // join puts the bytes of values together that lie apart in src: all first

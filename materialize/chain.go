@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -39,6 +40,7 @@ type Options struct {
 	Banks     []string     // patterns (path.Match) of the banks to show; nil: all
 	Skip      bool         // leave out unreadable files and damaged records
 	Index     IndexMode    // when to count
+	IndexDir  string       // folder of indexes; "": none is read or written, also not beside the files
 	Log       *slog.Logger // nil: discard
 }
 
@@ -53,6 +55,10 @@ type Chain struct {
 	log     *slog.Logger
 
 	descriptors *descriptors
+	indexDir    string // where indexes are written; "": nowhere
+	beside      bool   // they are written beside the files
+	allSums     bool   // a pass also reads what it need not decode
+	progress    func(bytes int64)
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -79,6 +85,7 @@ type source struct {
 	chain   *Chain
 	number  int32
 	info    *FileInfo
+	handle  *handle
 	file    *hipo.File
 	plan    *plan
 	runs    []run
@@ -89,6 +96,15 @@ type source struct {
 	counted chan struct{}     // closed when the pass is through
 	tables  map[bankID]*table // written before counted is closed
 	fault   error             // a damaged record: nothing of the file can be counted
+	unsaved error             // why its index was not saved, if it should have been
+
+	index      atomic.Pointer[saved] // nil: none, or not to be believed
+	confirming sync.Mutex
+	confirmed  bool // the file's beginning and end are those of the index
+
+	sumMu sync.Mutex
+	sums  []recordSums // by record; nil where no index is read or written
+	news  atomic.Bool  // the index lacks something of sums or verified
 
 	mu       sync.Mutex
 	verified map[columnKey]error // columns of split records whose streams have all been tried; nil: good
@@ -121,40 +137,66 @@ func Open(ctx context.Context, names []string, o Options) (*Chain, error) {
 	c.faults = &faults{log: c.log}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	threads := cmp.Or(o.Threads, runtime.GOMAXPROCS(0))
-
-	if err := c.openFiles(ctx, names, o, threads); err != nil {
-		c.Close()
+	if !o.Skip {
+		c.indexDir = o.IndexDir
+	}
+	if err := c.open(ctx, names, o, threads); err != nil {
 		return nil, err
-	}
-	if err := c.banks.unite(c.sources, o.Banks); err != nil {
-		c.Close()
-		return nil, err
-	}
-	c.warn()
-	if o.Skip {
-		if err := c.verify(ctx, threads); err != nil {
-			c.Close()
-			return nil, err
-		}
-	}
-	c.layOut()
-	c.m = newMaterializer(c, cmp.Or(o.Memory, DefaultMemory()), threads)
-	c.view = newView(c, c.sources, c.banks.visible)
-	var size int64
-	for _, s := range c.sources {
-		size += s.file.Size
-	}
-	if o.Index == IndexEager || o.Index == IndexAuto && size < autoLimit {
-		c.countAll(threads)
 	}
 	return c, nil
 }
 
-// openFiles fills infos and sources.
-func (c *Chain) openFiles(ctx context.Context, names []string, o Options, threads int) error {
+// open does what Open says, on a chain that knows where indexes are.
+func (c *Chain) open(ctx context.Context, names []string, o Options, threads int) (err error) {
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	heads, err := c.openFiles(ctx, names, o, threads)
+	if err != nil {
+		return err
+	}
+	if err := c.banks.unite(c.sources, o.Banks); err != nil {
+		return err
+	}
+	c.warn()
+	if o.Skip {
+		if err := c.verify(ctx, threads); err != nil {
+			return err
+		}
+	}
+	c.layOut()
+	c.m = newMaterializer(c, cmp.Or(o.Memory, DefaultMemory()), threads)
+	c.adoptIndexes(heads)
+	c.view = newView(c, c.sources, c.banks.visible)
+	var size int64
+	for _, s := range c.sources {
+		if s.index.Load() == nil {
+			size += s.file.Size
+		}
+	}
+	if o.Index == IndexEager || o.Index == IndexAuto && size < autoLimit {
+		c.countAll(threads)
+	}
+	return nil
+}
+
+// found is an index that a file was opened by.
+type found struct {
+	head *indexHead
+	path string
+}
+
+// openFiles fills infos and sources, and gives the index of each source that
+// has one.
+func (c *Chain) openFiles(ctx context.Context, names []string, o Options, threads int) ([]found, error) {
 	c.infos = make([]FileInfo, len(names))
 	files := make([]*hipo.File, len(names))
+	handles := make([]*handle, len(names))
+	heads := make([]found, len(names))
 	faults := make([]error, len(names))
+	dictionaries := &known{parts: map[string]knownDictionary{}}
 	g, gctx := errgroup.WithContext(ctx)
 	g.SetLimit(4 * threads) // opening waits for the disk more than for the processor
 	for i, name := range names {
@@ -168,23 +210,25 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 				c.infos[i].fill(st)
 			}
 			if err == nil {
-				files[i], err = hipo.NewFile(name, h, h.id.size, hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip})
+				handles[i] = h
+				files[i], heads[i], err = c.openFile(h, c.infos[i].UID, o, dictionaries)
 			}
 			faults[i] = err
 			return nil
 		})
 	}
-	err := g.Wait()
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	var kept []found
 	for i, f := range files {
 		if f != nil {
 			c.sources = append(c.sources, &source{
-				chain: c, number: int32(len(c.sources)), info: &c.infos[i], file: f,
+				chain: c, number: int32(len(c.sources)), info: &c.infos[i], handle: handles[i], file: f,
 				counted: make(chan struct{}), verified: map[columnKey]error{},
 			})
+			kept = append(kept, heads[i])
 		}
-	}
-	if err != nil {
-		return err
 	}
 	for i, err := range faults {
 		if err == nil {
@@ -192,11 +236,63 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 		}
 		c.infos[i].LeftOut = err.Error()
 		if !o.Skip || len(c.sources) == 0 {
-			return err
+			return nil, err
 		}
 		c.faults.add(err)
 	}
-	return nil
+	return kept, nil
+}
+
+// openFile opens a file by its index, beside it or in the folder, or without.
+func (c *Chain) openFile(h *handle, owner uint32, o Options, k *known) (*hipo.File, found, error) {
+	opt := hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip}
+	if c.indexDir != "" && !c.allSums {
+		for _, path := range []string{h.name + IndexSuffix, IndexPath(c.indexDir, h.name)} {
+			err := trusted(path, owner)
+			if err == nil {
+				var f *hipo.File
+				var head *indexHead
+				if f, head, err = loadIndex(path, h, opt, k); err == nil {
+					return f, found{head, path}, nil
+				}
+			}
+			if !errors.Is(err, errNoIndex) {
+				c.log.Warn(fmt.Sprintf("%s: this index is not used, and made again: %v", path, err))
+			}
+		}
+	}
+	f, err := hipo.NewFile(h.name, h, h.id.size, opt)
+	return f, found{}, err
+}
+
+// adoptIndexes goes by the indexes that agree with their files' records.
+func (c *Chain) adoptIndexes(heads []found) {
+	for i, s := range c.sources {
+		if c.indexDir != "" {
+			s.sums = make([]recordSums, len(s.file.Records))
+		}
+		if heads[i].head == nil {
+			continue
+		}
+		if err := s.adopt(heads[i].head, heads[i].path); err != nil {
+			c.log.Warn(fmt.Sprintf("%s: this index is not used, and made again: %v", heads[i].path, err))
+			continue
+		}
+		// Another place, or another time of the last change of anything: the two
+		// ends must speak for the rest before anybody is told a size.
+		if id := heads[i].head.id; id != s.handle.id {
+			if err := s.confirm(); err != nil {
+				s.index.Store(nil)
+				c.log.Warn(fmt.Sprintf("%s: this index is not used, and made again: %v", heads[i].path, err))
+				s.tables, s.verified = nil, map[columnKey]error{}
+				s.sums = make([]recordSums, len(s.file.Records))
+				continue
+			}
+		}
+		s.start.Do(func() { close(s.counted) })
+		c.m.hint(heads[i].head.asked)
+	}
+	c.m.recount()
 }
 
 func (f *FileInfo) fill(st iofs.FileInfo) {
@@ -243,6 +339,12 @@ func (c *Chain) layOut() {
 func (c *Chain) Close() error {
 	c.cancel()
 	c.work.Wait()
+	if c.m != nil {
+		asked := c.m.askedNames()
+		for _, s := range c.sources {
+			s.update(asked)
+		}
+	}
 	c.descriptors.close()
 	return nil
 }

@@ -175,6 +175,7 @@ func (s *source) verifyColumn(ctx context.Context, k columnKey) error {
 	s.mu.Lock()
 	s.verified[k] = err
 	s.mu.Unlock()
+	s.news.Store(true)
 	return err
 }
 

@@ -18,6 +18,9 @@ type table struct {
 	rows   []int64 // rows in the runs before run i; one more than there are runs
 	filled int64   // entries that have rows
 	err    error   // why the bank cannot be served
+
+	primitive uint8  // type of a primitive node
+	format    string // of a composite bank
 }
 
 // total is the table's rows in the file.
@@ -75,6 +78,10 @@ func (s *source) pass() {
 		close(s.counted)
 		m.passed()
 	}()
+	var sv *survey
+	if s.chain.indexDir != "" || s.chain.beside {
+		sv = newSurvey(s)
+	}
 	var mu sync.Mutex // over tables and faults
 	tables := map[bankID]*table{}
 	faults := make([]error, len(s.runs))
@@ -96,6 +103,9 @@ func (s *source) pass() {
 					return nil
 				}
 				m.keepPassed(s, r, out)
+				if sv != nil {
+					sv.add(r, out, &d.packer)
+				}
 				mu.Lock()
 				defer mu.Unlock()
 				for i := range out.parts {
@@ -127,13 +137,19 @@ func (s *source) pass() {
 		}
 	}
 	s.tables = tables
+	if sv != nil {
+		if err := s.saveIndex(sv); err != nil {
+			s.chain.log.Warn(fmt.Sprintf("%s: its index cannot be kept: %v", s.info.Name, err))
+			s.unsaved = err
+		}
+	}
 }
 
 // merge adds what one run has of a bank to the file's table of it.
 func (s *source) merge(tables map[bankID]*table, r int, p *part) {
 	t := tables[p.bank]
 	if t == nil {
-		t = &table{layout: p.layout, kind: p.kind, rows: make([]int64, len(s.runs)+1)}
+		t = &table{layout: p.layout, kind: p.kind, rows: make([]int64, len(s.runs)+1), primitive: p.primitive, format: p.format}
 		tables[p.bank] = t
 	}
 	switch {

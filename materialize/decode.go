@@ -21,6 +21,7 @@ type run struct {
 	first, records int   // in the file's record table
 	entry          int64 // number in the file of its first entry
 	entries        int64
+	data           int64 // bytes of all its events or streams, inflated
 	inflated       int64 // of its largest record
 	stored         int64 // of its largest record
 	split          bool
@@ -41,6 +42,7 @@ func makeRuns(records []hipo.RecordHeader) []run {
 		}
 		runs[r].records++
 		runs[r].entries += int64(h.Events)
+		runs[r].data += h.DataLength
 		runs[r].inflated = max(runs[r].inflated, h.Inflated())
 		runs[r].stored = max(runs[r].stored, h.Length)
 		bytes += h.Inflated()
@@ -64,6 +66,9 @@ type part struct {
 	keep    []bool   // columns to gather; nil: none
 	columns [][]byte // chunks; empty where not kept
 	err     error    // why this bank cannot be served, where others can
+
+	primitive uint8  // type of a primitive node
+	format    string // of a composite bank
 }
 
 // fillEnds gives every entry up to n, excluded, that has none its end.
@@ -83,10 +88,11 @@ type decoded struct {
 // decoder decodes runs. It owns the memory that records are read into, and is
 // not safe for concurrent use.
 type decoder struct {
-	rec   hipo.Record
-	out   decoded
-	place map[bankID]int // in out.parts
-	rows  []uint32       // of each span at hand
+	rec    hipo.Record
+	out    decoded
+	place  map[bankID]int // in out.parts
+	rows   []uint32       // of each span at hand
+	packer packer
 
 	src    *source
 	run    *run
@@ -101,6 +107,13 @@ type decoder struct {
 // part's err. After each record, count sees what it took.
 func (d *decoder) decode(src *source, r int, want wanted, count func(*hipo.Record)) (*decoded, error) {
 	d.src, d.run, d.base = src, &src.runs[r], 0
+	if err := src.confirm(); err != nil {
+		return nil, err
+	}
+	d.rec.Check = nil
+	if src.sums != nil {
+		d.rec.Check = func(part int, stored []byte) error { return src.checkStored(d.number, &d.rec, part, stored) }
+	}
 	d.out.parts = d.out.parts[:0]
 	d.out.tags = make([]byte, 0, 4*d.run.entries)
 	if d.place == nil {
@@ -112,9 +125,12 @@ func (d *decoder) decode(src *source, r int, want wanted, count func(*hipo.Recor
 		if err == nil {
 			err = d.gather(want)
 		}
+		if err == nil && src.chain.allSums {
+			err = d.readStreams()
+		}
 		count(&d.rec)
 		if err != nil {
-			return nil, err
+			return nil, src.sinceIndexed(err)
 		}
 		d.base += int64(d.rec.Header.Events)
 	}
@@ -128,6 +144,19 @@ func (d *decoder) decode(src *source, r int, want wanted, count func(*hipo.Recor
 		}
 	}
 	return &d.out, nil
+}
+
+// readStreams reads the streams of a split record for their checksums.
+func (d *decoder) readStreams() error {
+	if !d.run.split {
+		return nil
+	}
+	for i := range d.rec.StreamCount() {
+		if err := d.rec.CheckStream(i); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // gather adds the record at hand to the parts.
@@ -194,13 +223,11 @@ func (d *decoder) gatherStretch(i int, spans []hipo.Span, format string, banks [
 		if err != nil {
 			return err
 		}
-		p := d.part(node, layout, fmt.Sprintf("composite %q", format), want)
+		p := d.part(node, layout, compositeKind(format), want)
+		p.format = format
 		return d.gatherSpans(i, spans, p)
 	case banks != nil:
 		for _, pb := range banks {
-			if pb.hidden {
-				continue
-			}
 			if err := d.gatherSpans(i, spans, d.part(pb.id, pb.schema, "", want)); err != nil {
 				return err
 			}
@@ -211,10 +238,15 @@ func (d *decoder) gatherStretch(i int, spans []hipo.Span, format string, banks [
 		if err != nil {
 			return err
 		}
-		p := d.part(node, hipo.Primitive(spans[0].Type), fmt.Sprintf("type %d", spans[0].Type), want)
+		p := d.part(node, hipo.Primitive(spans[0].Type), primitiveKind(spans[0].Type), want)
+		p.primitive = spans[0].Type
 		return d.gatherSpans(i, spans, p)
 	}
 }
+
+func compositeKind(format string) string { return fmt.Sprintf("composite %q", format) }
+
+func primitiveKind(kind uint8) string { return fmt.Sprintf("type %d", kind) }
 
 // bankData is the memory that the spans of bank i of the record point into.
 func (d *decoder) bankData(i int) ([]byte, error) {

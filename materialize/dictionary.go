@@ -70,12 +70,19 @@ func (d *dictionary) unite(sources []*source, patterns []string) error {
 	d.nodes = map[uint32]bankID{}
 	byName := map[string]origin{}
 	byID := map[uint32]origin{}
+	seen := map[*hipo.Dictionary]*plan{}
 	for _, s := range sources {
+		if p := seen[s.file.Dictionary]; p != nil {
+			s.plan = p
+			continue
+		}
 		text := dictionaryText(s.file.Dictionary)
 		p := d.plans[text]
+		seen[s.file.Dictionary] = p
 		if p == nil {
 			p = &plan{dictionary: s.file.Dictionary, byID: map[uint32][]planBank{}, conflicts: map[bankID]string{}}
 			d.plans[text] = p
+			seen[s.file.Dictionary] = p
 			if err := d.merge(p, s.file.Name, patterns, byName, byID); err != nil {
 				return err
 			}
@@ -159,7 +166,7 @@ func (d *dictionary) merge(p *plan, file string, patterns []string, byName map[s
 					s.Group, s.Item, o.file, o.schema, file, s)}
 			}
 		}
-		p.byID[id] = append(p.byID[id], planBank{bank, d.schemas[bank], hidden})
+		p.byID[id] = append(p.byID[id], planBank{bank, s, hidden})
 	}
 	return nil
 }

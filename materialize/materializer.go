@@ -1,6 +1,7 @@
 package materialize
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"sync"
@@ -46,6 +47,7 @@ type materializer struct {
 	keep     map[bankID][]bool // what a decode keeps beside what it is for; by column
 	passing  int64             // bytes that passes have kept of what was asked for
 	counted  int               // files
+	packers  sync.Pool
 
 	recordsDecoded, streamsDecoded, bytesRead, bytesInflated atomic.Int64
 	bytesServed, hits, misses                                atomic.Int64
@@ -119,6 +121,9 @@ func (m *materializer) note(rec *hipo.Record) {
 	m.streamsDecoded.Add(int64(rec.Streams))
 	m.bytesRead.Add(rec.BytesRead)
 	m.bytesInflated.Add(rec.BytesInflated)
+	if m.chain.progress != nil {
+		m.chain.progress(rec.BytesRead)
+	}
 }
 
 // Stats are the counters of this chain so far.
@@ -148,6 +153,55 @@ func (m *materializer) ask(k columnKey) {
 	}
 	m.askedFor[k] = true
 	m.asked = append(m.asked, k)
+	m.plan()
+}
+
+// hint notes what readers of earlier mounts asked for, by bank and column.
+func (m *materializer) hint(asked [][2]string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := len(asked) - 1; i >= 0; i-- {
+		id, ok := m.chain.banks.byName[asked[i][0]]
+		if !ok || m.chain.banks.hidden[id] {
+			continue
+		}
+		for c := range m.chain.banks.schemas[id].Columns {
+			k := columnKey{id, int32(c)}
+			if m.chain.banks.schemas[id].Columns[c].Name == asked[i][1] && !m.askedFor[k] {
+				m.askedFor[k] = true
+				m.asked = append(m.asked, k)
+			}
+		}
+	}
+}
+
+// maxAsked is how many columns an index remembers to have been asked for.
+const maxAsked = 256
+
+// askedNames are the columns that were asked for, the last ones first.
+func (m *materializer) askedNames() [][2]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names [][2]string
+	for i := len(m.asked) - 1; i >= 0 && len(names) < maxAsked; i-- {
+		k := m.asked[i]
+		if int(k.bank) < len(m.chain.banks.schemas) {
+			s := m.chain.banks.schemas[k.bank]
+			names = append(names, [2]string{s.Name, s.Columns[k.column].Name})
+		}
+	}
+	return names
+}
+
+// recount counts the files that need no pass.
+func (m *materializer) recount() {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for _, s := range m.chain.sources {
+		if s.index.Load() != nil {
+			m.counted++
+		}
+	}
 	m.plan()
 }
 
@@ -201,9 +255,7 @@ func (m *materializer) plan() {
 	for i := len(m.asked) - 1; i >= 0; i-- {
 		banks = append(banks, m.asked[i].bank)
 	}
-	for id := range bankID(len(c.banks.schemas)) {
-		banks = append(banks, id)
-	}
+	banks = append(banks, c.banks.visible...)
 	for _, id := range banks {
 		if layouts[id] != nil {
 			for k := range layouts[id].Columns {
@@ -240,7 +292,11 @@ func (m *materializer) passWants(r *run) wanted {
 	if held, _ := m.chunks.state(); len(banks) == 0 && float64(held) > guessShare*float64(m.chunks.budget) {
 		full = true
 	}
+	hidden := m.chain.banks.hidden
 	return func(bank bankID, layout *hipo.Schema) []bool {
+		if int(bank) < len(hidden) && hidden[bank] {
+			return nil
+		}
 		if full || len(banks) > 0 && !banks[bank] {
 			return nil
 		}
@@ -315,6 +371,11 @@ func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte
 	if b, ok := m.chunks.get(k); ok {
 		m.hits.Add(1)
 		return b, nil
+	}
+	if k.column == endsColumn || k.bank == tagsBank {
+		if b, ok := m.fromIndex(s, k); ok {
+			return b, nil
+		}
 	}
 	m.mu.Lock()
 	// It may have come while nobody was looking.
@@ -453,7 +514,11 @@ func (m *materializer) fly(ctx context.Context, s *source, k chunkKey, f *flight
 		f.faults = map[bankID]error{}
 		for i := range out.parts {
 			p := &out.parts[i]
-			if err := s.checkPart(int(k.run), p); err != nil {
+			err := s.checkPart(int(k.run), p)
+			if err == nil && f.want[p.bank] != nil {
+				err = m.checkEnds(s, int(k.run), p)
+			}
+			if err != nil {
 				m.chain.faults.add(err)
 				f.faults[p.bank] = err
 				continue
@@ -480,6 +545,27 @@ func (m *materializer) fly(ctx context.Context, s *source, k chunkKey, f *flight
 	}
 }
 
+// checkEnds compares the counts of entries that an index gives with what a
+// decode gave.
+func (m *materializer) checkEnds(s *source, r int, p *part) error {
+	k := chunkKey{s.number, int32(r), p.bank, endsColumn}
+	idx := s.index.Load()
+	if idx == nil || p.rows == 0 {
+		return nil
+	}
+	said, ok := m.chunks.get(k)
+	if !ok {
+		if said, ok = m.fromIndex(s, k); !ok {
+			return nil
+		}
+	}
+	if !bytes.Equal(said, p.ends) {
+		s.dropIndex(idx, "it gives other entries their rows")
+		return fmt.Errorf("%s: %s has other rows an entry than its index says: %w", s.info.Name, s.chain.bankName(p.bank), ErrChanged)
+	}
+	return nil
+}
+
 // checkPart compares what a decode gave with what was counted.
 func (s *source) checkPart(r int, p *part) error {
 	if p.err != nil {
@@ -487,8 +573,11 @@ func (s *source) checkPart(r int, p *part) error {
 	}
 	t := s.tables[p.bank]
 	if t == nil || t.in(r) != p.rows {
-		return fmt.Errorf("%s: %s has %d rows in records %d to %d, other than were counted: the file has changed",
-			s.file.Name, s.chain.bankName(p.bank), p.rows, s.runs[r].first, s.runs[r].first+s.runs[r].records-1)
+		if idx := s.index.Load(); idx != nil {
+			s.dropIndex(idx, "it counts other rows")
+		}
+		return fmt.Errorf("%s: %s has %d rows in records %d to %d, other than were counted: %w",
+			s.file.Name, s.chain.bankName(p.bank), p.rows, s.runs[r].first, s.runs[r].first+s.runs[r].records-1, ErrChanged)
 	}
 	for k, b := range p.columns {
 		if p.keep[k] && int64(len(b)) != p.rows*int64(p.layout.Columns[k].Width()) {

@@ -1,0 +1,468 @@
+package materialize
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/google/renameio/v2"
+	"github.com/klauspost/compress/zstd"
+	"github.com/zeebo/xxh3"
+)
+
+// An index is what one pass over a file has found out, so that it need never be
+// made again. It is a hint: whatever it says is compared with the file's bytes
+// when they are read.
+//
+//	magic "HIPOFSIX" | version u32 | head length u32 | file length u64 | XXH3 of the head u64
+//	head      identity, outline, checksums, banks, places of the blocks
+//	blocks    event tags and counts of each bank, by group of entries
+//
+// Numbers in the head are varints unless a size is said.
+const (
+	indexMagic   = "HIPOFSIX"
+	indexVersion = 1 // also of makeRuns and makeGroups, which decide what the sums mean
+	indexHeader  = 32
+	maxIndexHead = 1 << 28
+
+	// IndexSuffix is what the name of an index beside its file ends in.
+	IndexSuffix = ".hipofs-index"
+)
+
+// groupEntries is how many entries share a block of counts: enough to be coded
+// well, few enough that a slice of offsets costs little.
+const groupEntries = 16384
+
+// group is a run of runs whose counts are stored together.
+type group struct {
+	first, runs int
+	entries     int64
+}
+
+func makeGroups(runs []run) []group {
+	var groups []group
+	for r := range runs {
+		g := len(groups) - 1
+		if g < 0 || groups[g].entries >= groupEntries {
+			groups = append(groups, group{first: r})
+			g++
+		}
+		groups[g].runs++
+		groups[g].entries += runs[r].entries
+	}
+	return groups
+}
+
+// groupOf finds the group of a run.
+func groupOf(groups []group, r int) int {
+	lo, hi := 0, len(groups)-1
+	for lo < hi {
+		mid := (lo + hi + 1) / 2
+		if groups[mid].first <= r {
+			lo = mid
+		} else {
+			hi = mid - 1
+		}
+	}
+	return lo
+}
+
+// recordSums are the XXH3 checksums of a record's stored bytes: all of them or,
+// of a split record, its head and each of its streams.
+type recordSums struct {
+	whole   sum
+	streams []sum // nil while none is known
+}
+
+// sum is a checksum, and whether it is known.
+type sum struct {
+	xxh3  uint64
+	known bool
+}
+
+// indexTable is a bank as the index has it.
+type indexTable struct {
+	name    string // of a bank of the file's dictionary; "": a node
+	group   uint16 // of a node
+	item    uint8
+	prim    uint8  // type of a primitive node
+	format  string // of a composite bank
+	filled  int64
+	rows    []int64 // by run
+	failure string  // why it cannot be served
+	decoded []int64 // columns of split records whose streams all inflate
+}
+
+// block is a piece of the index behind the head.
+type block struct {
+	off    int64
+	length uint32
+	sum    uint64
+}
+
+// indexHead is the head of an index.
+type indexHead struct {
+	id               identity
+	headSum, tailSum uint64 // of the file up to the first record, and from the end of the last one
+	header           []byte // of the file
+	dictionary       []byte // zstd
+	dictionaryLength int64
+	records          []byte // zstd
+	recordsLength    int64
+	sums             []recordSums
+	groups           int
+	tables           []indexTable
+	tags             []block     // by group
+	counts           [][]block   // by table, then group; a zero length: no rows in the group
+	asked            [][2]string // bank and column that readers wanted, last first
+}
+
+// encoder and decoder of the head.
+
+type headWriter struct{ b []byte }
+
+func (w *headWriter) num(v int64)    { w.b = binary.AppendUvarint(w.b, uint64(v)) }
+func (w *headWriter) fixed(v uint64) { w.b = binary.LittleEndian.AppendUint64(w.b, v) }
+func (w *headWriter) bytes(b []byte) { w.num(int64(len(b))); w.b = append(w.b, b...) }
+func (w *headWriter) text(s string)  { w.bytes([]byte(s)) }
+
+// headReader consumes a head; the first thing that is not there sets err, and
+// everything after that is zero.
+type headReader struct {
+	b   []byte
+	err error
+}
+
+var errIndex = errors.New("the index is damaged")
+
+func (r *headReader) fail() { r.err, r.b = errIndex, nil }
+
+func (r *headReader) num() int64 {
+	v, n := binary.Uvarint(r.b)
+	if n <= 0 || v > 1<<62 {
+		r.fail()
+		return 0
+	}
+	r.b = r.b[n:]
+	return int64(v)
+}
+
+func (r *headReader) fixed() uint64 {
+	if len(r.b) < 8 {
+		r.fail()
+		return 0
+	}
+	v := binary.LittleEndian.Uint64(r.b)
+	r.b = r.b[8:]
+	return v
+}
+
+// count reads a number of things that take at least size bytes each.
+func (r *headReader) count(size int) int {
+	n := r.num()
+	if n > int64(len(r.b)/size) {
+		r.fail()
+		return 0
+	}
+	return int(n)
+}
+
+func (r *headReader) bytes() []byte {
+	n := r.count(1)
+	b := r.b[:n]
+	r.b = r.b[n:]
+	return b
+}
+
+func (r *headReader) text() string { return string(r.bytes()) }
+
+func (h *indexHead) encode() []byte {
+	var w headWriter
+	w.num(h.id.size)
+	w.fixed(uint64(h.id.mtime))
+	w.fixed(uint64(h.id.ctime))
+	w.fixed(h.id.dev)
+	w.fixed(h.id.ino)
+	w.fixed(h.headSum)
+	w.fixed(h.tailSum)
+	w.bytes(h.header)
+	w.num(h.dictionaryLength)
+	w.bytes(h.dictionary)
+	w.num(h.recordsLength)
+	w.bytes(h.records)
+	w.num(int64(len(h.sums)))
+	for _, s := range h.sums {
+		w.fixed(s.whole.xxh3)
+		w.num(int64(len(s.streams)))
+		for _, t := range s.streams {
+			if t.known {
+				w.b = append(w.b, 1)
+				w.fixed(t.xxh3)
+			} else {
+				w.b = append(w.b, 0)
+			}
+		}
+	}
+	w.num(int64(h.groups))
+	w.num(int64(len(h.tables)))
+	for i := range h.tables {
+		t := &h.tables[i]
+		w.text(t.name)
+		w.num(int64(t.group))
+		w.b = append(w.b, t.item, t.prim)
+		w.text(t.format)
+		w.text(t.failure)
+		w.num(t.filled)
+		w.num(int64(len(t.decoded)))
+		for _, k := range t.decoded {
+			w.num(k)
+		}
+		w.num(int64(len(t.rows)))
+		for _, n := range t.rows {
+			w.num(n)
+		}
+	}
+	blocks := func(bs []block) {
+		for _, b := range bs {
+			w.num(int64(b.length))
+			if b.length > 0 {
+				w.fixed(b.sum)
+			}
+		}
+	}
+	blocks(h.tags)
+	for _, bs := range h.counts {
+		blocks(bs)
+	}
+	w.num(int64(len(h.asked)))
+	for _, a := range h.asked {
+		w.text(a[0])
+		w.text(a[1])
+	}
+	return w.b
+}
+
+// parseHead decodes a head; blocks lie behind it, from off to end.
+func parseHead(b []byte, off, end int64) (*indexHead, error) {
+	r := &headReader{b: b}
+	h := &indexHead{}
+	h.id.size = r.num()
+	h.id.mtime = int64(r.fixed())
+	h.id.ctime = int64(r.fixed())
+	h.id.dev, h.id.ino = r.fixed(), r.fixed()
+	h.headSum, h.tailSum = r.fixed(), r.fixed()
+	h.header = r.bytes()
+	h.dictionaryLength = r.num()
+	h.dictionary = r.bytes()
+	h.recordsLength = r.num()
+	h.records = r.bytes()
+	h.sums = make([]recordSums, r.count(9))
+	for i := range h.sums {
+		s := &h.sums[i]
+		s.whole = sum{r.fixed(), true}
+		if n := r.count(1); n > 0 {
+			s.streams = make([]sum, n)
+		}
+		for j := range s.streams {
+			switch r.num() {
+			case 0:
+			case 1:
+				s.streams[j] = sum{r.fixed(), true}
+			default:
+				r.fail()
+			}
+		}
+	}
+	h.groups = r.count(1)
+	h.tables = make([]indexTable, r.count(8))
+	for i := range h.tables {
+		t := &h.tables[i]
+		t.name = r.text()
+		t.group = uint16(r.num())
+		if len(r.b) < 2 {
+			return nil, errIndex
+		}
+		t.item, t.prim = r.b[0], r.b[1]
+		r.b = r.b[2:]
+		t.format = r.text()
+		t.failure = r.text()
+		t.filled = r.num()
+		t.decoded = make([]int64, r.count(1))
+		for j := range t.decoded {
+			t.decoded[j] = r.num()
+		}
+		t.rows = make([]int64, r.count(1))
+		for j := range t.rows {
+			t.rows[j] = r.num()
+		}
+	}
+	blocks := func() []block {
+		bs := make([]block, h.groups)
+		for i := range bs {
+			n := r.num()
+			if n == 0 {
+				continue
+			}
+			if n > end-off {
+				r.fail()
+				return bs
+			}
+			bs[i] = block{off, uint32(n), r.fixed()}
+			off += n
+		}
+		return bs
+	}
+	h.tags = blocks()
+	h.counts = make([][]block, len(h.tables))
+	for i := range h.counts {
+		h.counts[i] = blocks()
+	}
+	h.asked = make([][2]string, r.count(2))
+	for i := range h.asked {
+		h.asked[i] = [2]string{r.text(), r.text()}
+	}
+	if r.err != nil || len(r.b) != 0 || off != end {
+		return nil, errIndex
+	}
+	return h, nil
+}
+
+// readIndex reads the head of an index file and checks it against itself.
+func readIndex(path string) (*indexHead, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if !st.Mode().IsRegular() {
+		return nil, errIndex
+	}
+	var fixed [indexHeader]byte
+	if _, err := f.ReadAt(fixed[:], 0); err != nil {
+		return nil, errIndex
+	}
+	n, err := headLength(fixed[:], st.Size())
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, n)
+	if _, err := f.ReadAt(b, indexHeader); err != nil {
+		return nil, err
+	}
+	return checkHead(fixed[:], b, st.Size())
+}
+
+// headLength is how long the head is that begins with those fixed bytes.
+func headLength(fixed []byte, size int64) (int64, error) {
+	le := binary.LittleEndian
+	if string(fixed[:8]) != indexMagic {
+		return 0, errIndex
+	}
+	if v := le.Uint32(fixed[8:]); v != indexVersion {
+		return 0, fmt.Errorf("it has version %d, this program writes %d", v, indexVersion)
+	}
+	n := int64(le.Uint32(fixed[12:]))
+	if n > maxIndexHead || n > size-indexHeader || le.Uint64(fixed[16:]) != uint64(size) {
+		return 0, errIndex
+	}
+	return n, nil
+}
+
+func checkHead(fixed, head []byte, size int64) (*indexHead, error) {
+	if xxh3.Hash(head) != binary.LittleEndian.Uint64(fixed[24:]) {
+		return nil, errIndex
+	}
+	return parseHead(head, int64(indexHeader+len(head)), size)
+}
+
+// parseIndex takes a whole index apart.
+func parseIndex(b []byte) (h *indexHead, blocks []byte, err error) {
+	if len(b) < indexHeader {
+		return nil, nil, errIndex
+	}
+	n, err := headLength(b[:indexHeader], int64(len(b)))
+	if err != nil {
+		return nil, nil, err
+	}
+	h, err = checkHead(b[:indexHeader], b[indexHeader:indexHeader+n], int64(len(b)))
+	return h, b[indexHeader+n:], err
+}
+
+// writeIndex writes head and blocks, whole or not at all.
+func writeIndex(path string, h *indexHead, blocks []byte) error {
+	head := h.encode()
+	if len(head) > maxIndexHead {
+		return errors.New("the index would be too large")
+	}
+	b := make([]byte, indexHeader, indexHeader+len(head)+len(blocks))
+	copy(b, indexMagic)
+	le := binary.LittleEndian
+	le.PutUint32(b[8:], indexVersion)
+	le.PutUint32(b[12:], uint32(len(head)))
+	le.PutUint64(b[16:], uint64(indexHeader+len(head)+len(blocks)))
+	le.PutUint64(b[24:], xxh3.Hash(head))
+	b = append(b, head...)
+	b = append(b, blocks...)
+	return renameio.WriteFile(path, b, 0o644, renameio.WithTempDir(filepath.Dir(path)))
+}
+
+// readBlock reads a block of an index file and checks it.
+func readBlock(path string, b block) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	p := make([]byte, b.length)
+	if _, err := f.ReadAt(p, b.off); err != nil {
+		return nil, err
+	}
+	if xxh3.Hash(p) != b.sum {
+		return nil, errIndex
+	}
+	return p, nil
+}
+
+// IndexPath is where the index of a file is kept in a folder.
+func IndexPath(dir, file string) string {
+	if abs, err := filepath.Abs(file); err == nil {
+		file = abs
+	}
+	if real, err := filepath.EvalSymlinks(file); err == nil {
+		file = real
+	}
+	sum := sha256.Sum256([]byte(file))
+	return filepath.Join(dir, hex.EncodeToString(sum[:16])+IndexSuffix)
+}
+
+// What is stored once a file is stored with zstd.
+
+const maxStored = 1 << 28 // bytes of a dictionary or a record table
+
+var (
+	zstdWriter, _ = zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	zstdReader, _ = zstd.NewReader(nil, zstd.WithDecoderConcurrency(0), zstd.WithDecoderMaxMemory(maxStored))
+)
+
+func compress(b []byte) []byte { return zstdWriter.EncodeAll(b, nil) }
+
+// decompress gives exactly n bytes.
+func decompress(b []byte, n int64) ([]byte, error) {
+	if n > maxStored {
+		return nil, errIndex
+	}
+	out, err := zstdReader.DecodeAll(b, make([]byte, 0, min(n, 1<<20)))
+	if err != nil || int64(len(out)) != n {
+		return nil, errIndex
+	}
+	return out, nil
+}

@@ -1,0 +1,553 @@
+package materialize
+
+import (
+	"cmp"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	iofs "io/fs"
+	"os"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/hipofs/hipofs/hipo"
+)
+
+// survey collects what a counting pass finds out, for the index.
+type survey struct {
+	src    *source
+	groups []group
+
+	mu   sync.Mutex
+	left []int                 // runs of each group that are not through
+	open []map[bankID][]uint32 // counts of groups that are not packed; tagsBank has the tags
+	done []map[bankID][]byte   // packed
+}
+
+func newSurvey(s *source) *survey {
+	v := &survey{src: s, groups: makeGroups(s.runs)}
+	v.left = make([]int, len(v.groups))
+	v.open = make([]map[bankID][]uint32, len(v.groups))
+	v.done = make([]map[bankID][]byte, len(v.groups))
+	for g := range v.groups {
+		v.left[g] = v.groups[g].runs
+	}
+	return v
+}
+
+// add takes in a decoded run, and packs its group if that was the last one.
+func (v *survey) add(r int, out *decoded, k *packer) {
+	g := groupOf(v.groups, r)
+	gr := &v.groups[g]
+	first := v.src.runs[r].entry - v.src.runs[gr.first].entry
+	v.mu.Lock()
+	if v.open[g] == nil {
+		v.open[g] = map[bankID][]uint32{}
+	}
+	counts := func(id bankID) []uint32 {
+		c := v.open[g][id]
+		if c == nil {
+			c = make([]uint32, gr.entries)
+			v.open[g][id] = c
+		}
+		return c[first : first+v.src.runs[r].entries]
+	}
+	for i := range out.parts {
+		p := &out.parts[i]
+		if p.rows == 0 || p.err != nil {
+			continue
+		}
+		var before uint32
+		for e, c := 0, counts(p.bank); e < len(c); e++ {
+			through := binary.LittleEndian.Uint32(p.ends[4*e:])
+			c[e], before = through-before, through
+		}
+	}
+	for e, c := 0, counts(tagsBank); e < len(c); e++ {
+		c[e] = binary.LittleEndian.Uint32(out.tags[4*e:])
+	}
+	v.left[g]--
+	var all map[bankID][]uint32
+	if v.left[g] == 0 {
+		all, v.open[g] = v.open[g], nil
+	}
+	v.mu.Unlock()
+	if all == nil {
+		return
+	}
+	packed := make(map[bankID][]byte, len(all))
+	for id, c := range all {
+		packed[id] = k.pack(nil, c)
+	}
+	v.mu.Lock()
+	v.done[g] = packed
+	v.mu.Unlock()
+}
+
+// save writes the index of a file whose pass is through.
+func (v *survey) save(path string) error {
+	s := v.src
+	outline, err := s.file.Outline()
+	if err != nil {
+		return err
+	}
+	h := &indexHead{
+		id: s.handle.id, header: outline.Header, groups: len(v.groups), sums: s.sums,
+		dictionary: compress(outline.Dictionary), dictionaryLength: int64(len(outline.Dictionary)),
+		records: compress(outline.Records), recordsLength: int64(len(outline.Records)),
+	}
+	if h.headSum, h.tailSum, err = s.endSums(); err != nil {
+		return err
+	}
+	var blocks []byte
+	put := func(id bankID) []block {
+		bs := make([]block, len(v.groups))
+		for g, packed := range v.done {
+			if b := packed[id]; b != nil {
+				bs[g] = block{length: uint32(len(b)), sum: xxh3.Hash(b)}
+				blocks = append(blocks, b...)
+			}
+		}
+		return bs
+	}
+	h.tags = put(tagsBank)
+	ids := make([]bankID, 0, len(s.tables))
+	for id := range s.tables {
+		ids = append(ids, id)
+	}
+	slices.Sort(ids)
+	for _, id := range ids {
+		h.tables = append(h.tables, s.indexTable(id, s.tables[id]))
+		h.counts = append(h.counts, put(id))
+	}
+	h.asked = s.chain.m.askedNames()
+	return writeIndex(path, h, blocks)
+}
+
+// saveIndex saves what the pass has found out, and goes by it from now on.
+func (s *source) saveIndex(v *survey) error {
+	path := s.info.Name + IndexSuffix
+	if !s.chain.beside {
+		path = IndexPath(s.chain.indexDir, s.info.Name)
+		if err := os.MkdirAll(s.chain.indexDir, 0o700); err != nil {
+			return err
+		}
+	}
+	if err := v.save(path); err != nil {
+		return err
+	}
+	s.news.Store(false)
+	head, err := readIndex(path)
+	if err == nil {
+		err = s.adopt(head, path)
+	}
+	s.confirmed = err == nil
+	return err
+}
+
+// indexTable is a table as an index has it.
+func (s *source) indexTable(id bankID, t *table) indexTable {
+	x := indexTable{filled: t.filled, rows: make([]int64, len(s.runs)), decoded: s.decodedColumns(id)}
+	if int(id) < len(s.chain.banks.schemas) {
+		x.name = s.chain.banks.schemas[id].Name
+	} else {
+		x.group, x.item = s.chain.nodeIDs(id)
+		x.prim, x.format = t.primitive, t.format
+	}
+	if t.err != nil {
+		x.failure = t.err.Error()
+	}
+	for r := range x.rows {
+		x.rows[r] = t.in(r)
+	}
+	return x
+}
+
+// decodedColumns are the columns of a bank that have been verified.
+func (s *source) decodedColumns(id bankID) []int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var columns []int64
+	for k, err := range s.verified {
+		if k.bank == id && err == nil {
+			columns = append(columns, int64(k.column))
+		}
+	}
+	slices.Sort(columns)
+	return columns
+}
+
+// endSums are the checksums of the file before its first record and behind its
+// last: header, dictionary, trailer.
+func (s *source) endSums() (head, tail uint64, err error) {
+	first := s.file.Header.FirstRecord()
+	last := first
+	if n := len(s.file.Records); n > 0 {
+		last = s.file.Records[n-1].Off + s.file.Records[n-1].Length
+	}
+	if head, err = s.sumOf(0, first); err != nil {
+		return 0, 0, err
+	}
+	tail, err = s.sumOf(last, s.file.Size)
+	return head, tail, err
+}
+
+func (s *source) sumOf(from, to int64) (uint64, error) {
+	x := xxh3.New()
+	if _, err := io.Copy(x, io.NewSectionReader(s.handle, from, to-from)); err != nil {
+		return 0, fmt.Errorf("%s: byte %d: %w", s.info.Name, from, err)
+	}
+	return x.Sum64(), nil
+}
+
+// saved is an index that a source goes by.
+type saved struct {
+	path             string
+	headSum, tailSum uint64
+	groups           []group
+	tags             []block
+	counts           map[bankID][]block
+	asked            [][2]string
+}
+
+// errNoIndex says that there is none, which is no fault.
+var errNoIndex = errors.New("no index")
+
+// known are the dictionaries of indexes that have been read, by the bytes that
+// are stored of them, so that files which share one share its memory.
+type known struct {
+	mu    sync.Mutex
+	parts map[string]knownDictionary
+}
+
+type knownDictionary struct {
+	raw    []byte
+	parsed *hipo.Dictionary
+}
+
+// loadIndex opens a file by an index at path. Without one the error is
+// errNoIndex; another error says why the one that is there is of no use.
+func loadIndex(path string, h *handle, o hipo.Options, k *known) (*hipo.File, *indexHead, error) {
+	head, err := readIndex(path)
+	switch {
+	case errors.Is(err, iofs.ErrNotExist):
+		return nil, nil, errNoIndex
+	case err != nil:
+		return nil, nil, err
+	}
+	if head.id.size != h.id.size || head.id.mtime != h.id.mtime {
+		return nil, nil, errors.New("the file has changed since")
+	}
+	records, err := decompress(head.records, head.recordsLength)
+	if err != nil {
+		return nil, nil, err
+	}
+	key := string(head.dictionary)
+	k.mu.Lock()
+	d, ok := k.parts[key]
+	k.mu.Unlock()
+	if !ok {
+		if d.raw, err = decompress(head.dictionary, head.dictionaryLength); err != nil {
+			return nil, nil, err
+		}
+	}
+	f, err := hipo.Restore(h.name, h, h.id.size, hipo.Outline{Header: head.header, Dictionary: d.raw, Records: records}, d.parsed, o)
+	if err != nil {
+		return nil, nil, err
+	}
+	if !ok {
+		d.parsed = f.Dictionary
+		k.mu.Lock()
+		if other, ok := k.parts[key]; ok {
+			f.Dictionary = other.parsed
+		} else {
+			k.parts[key] = d
+		}
+		k.mu.Unlock()
+	}
+	head.header, head.dictionary, head.records = nil, nil, nil
+	return f, head, nil
+}
+
+// adopt makes the tables of an index those of the source, if they can be.
+func (s *source) adopt(head *indexHead, path string) error {
+	groups := makeGroups(s.runs)
+	if len(head.sums) != len(s.file.Records) || head.groups != len(groups) {
+		return errIndex
+	}
+	for i := range head.sums {
+		if head.sums[i].streams != nil && !s.file.Records[i].Split() {
+			return errIndex
+		}
+	}
+	tables := make(map[bankID]*table, len(head.tables))
+	idx := &saved{
+		path: path, headSum: head.headSum, tailSum: head.tailSum, groups: groups,
+		tags: head.tags, counts: make(map[bankID][]block, len(head.tables)), asked: head.asked,
+	}
+	verified := map[columnKey]error{}
+	for i := range head.tables {
+		x := &head.tables[i]
+		t := &table{filled: x.filled, primitive: x.prim, format: x.format}
+		id, ok := s.chain.banks.byName[x.name]
+		switch {
+		case x.name != "" && (!ok || s.plan.dictionary.Lookup(x.name) == nil):
+			return errIndex
+		case x.name != "":
+			t.layout = s.plan.dictionary.Lookup(x.name)
+		default:
+			if s.plan.declared(x.group, x.item) != nil && x.format == "" {
+				return errIndex
+			}
+			var err error
+			if id, err = s.chain.node(x.group, x.item); err != nil {
+				return err
+			}
+			if x.format != "" {
+				t.layout, t.kind = hipo.Composite(x.format), compositeKind(x.format)
+			} else {
+				t.layout, t.kind = hipo.Primitive(x.prim), primitiveKind(x.prim)
+			}
+			if t.layout.RowSize == 0 {
+				return errIndex
+			}
+		}
+		if tables[id] != nil || len(x.rows) != len(s.runs) || x.filled > s.entries {
+			return errIndex
+		}
+		if x.failure != "" {
+			t.err = errors.New(x.failure)
+			s.chain.faults.add(t.err)
+		}
+		t.rows = make([]int64, len(s.runs)+1)
+		for r, n := range x.rows {
+			if n < 0 || n > s.runs[r].data/int64(t.layout.RowSize) {
+				return errIndex
+			}
+			t.rows[r+1] = t.rows[r] + n
+		}
+		for g, b := range head.counts[i] {
+			last := groups[g].first + groups[g].runs
+			if t.err == nil && (b.length == 0) != (t.rows[last] == t.rows[groups[g].first]) {
+				return errIndex
+			}
+		}
+		for _, k := range x.decoded {
+			if k >= int64(len(t.layout.Columns)) {
+				return errIndex
+			}
+			verified[columnKey{id, int32(k)}] = nil
+		}
+		tables[id], idx.counts[id] = t, head.counts[i]
+	}
+	for g := range groups {
+		if head.tags[g].length == 0 {
+			return errIndex
+		}
+	}
+	s.sums, s.tables, s.verified = head.sums, tables, verified
+	s.index.Store(idx)
+	return nil
+}
+
+// trusted reports whether an index file is as safe as the file it is about:
+// nobody but this user, root or the file's owner can have written it.
+func trusted(path string, owner uint32) error {
+	st, err := os.Lstat(path)
+	if errors.Is(err, iofs.ErrNotExist) {
+		return errNoIndex
+	}
+	if err != nil {
+		return err
+	}
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok || !st.Mode().IsRegular() {
+		return errors.New("it is not a regular file")
+	}
+	if sys.Uid != owner && sys.Uid != 0 && int(sys.Uid) != os.Getuid() || st.Mode().Perm()&0o022 != 0 {
+		return errors.New("others can write it")
+	}
+	return nil
+}
+
+// confirm compares, once, what an index says of a file's beginning and end with
+// the file.
+func (s *source) confirm() error {
+	idx := s.index.Load()
+	if idx == nil {
+		return nil
+	}
+	s.confirming.Lock()
+	defer s.confirming.Unlock()
+	if s.confirmed {
+		return nil
+	}
+	head, tail, err := s.endSums()
+	if err != nil {
+		return err
+	}
+	if head != idx.headSum || tail != idx.tailSum {
+		s.dropIndex(idx, "its header, dictionary or end are others")
+		return fmt.Errorf("%s: header, dictionary or end are not those that were indexed: %w", s.info.Name, ErrChanged)
+	}
+	s.confirmed = true
+	return nil
+}
+
+// dropIndex forgets an index that is wrong, so that the next mount counts anew.
+func (s *source) dropIndex(idx *saved, why string) {
+	if s.index.CompareAndSwap(idx, nil) {
+		s.chain.log.Warn(fmt.Sprintf("%s: the index is wrong and no longer used: %s", idx.path, why))
+		os.Remove(idx.path) // fails where it is not ours: then it is rejected again
+	}
+}
+
+// checkStored compares stored bytes with their checksum, or takes that.
+func (s *source) checkStored(number int, rec *hipo.Record, part int, stored []byte) error {
+	x := xxh3.Hash(stored)
+	s.sumMu.Lock()
+	r := &s.sums[number]
+	at := &r.whole
+	if part != hipo.Whole {
+		if r.streams == nil {
+			r.streams = make([]sum, rec.StreamCount())
+		}
+		if part >= len(r.streams) {
+			s.sumMu.Unlock()
+			return s.notIndexed(number, "it has other streams")
+		}
+		at = &r.streams[part]
+	}
+	known := *at
+	if !known.known {
+		*at = sum{x, true}
+		s.news.Store(true)
+	}
+	s.sumMu.Unlock()
+	if known.known && known.xxh3 != x {
+		what := "its bytes"
+		if part != hipo.Whole {
+			what = fmt.Sprintf("the bytes of stream %d", part)
+		}
+		return s.notIndexed(number, what+" do not have their checksum")
+	}
+	return nil
+}
+
+// notIndexed is the error about a record that is not as it was indexed.
+func (s *source) notIndexed(number int, what string) error {
+	fe := &hipo.FormatError{File: s.info.Name, Record: number, Off: s.file.Records[number].Off, Msg: what}
+	return fmt.Errorf("%w: %w", fe, ErrChanged)
+}
+
+// sinceIndexed makes damage in a record that was whole when it was indexed what
+// it is, a change.
+func (s *source) sinceIndexed(err error) error {
+	var fe *hipo.FormatError
+	if s.index.Load() != nil && errors.As(err, &fe) && !errors.Is(err, ErrChanged) {
+		return fmt.Errorf("%w: %w", err, ErrChanged)
+	}
+	return err
+}
+
+// fromIndex makes the ends, or the tags, of run r from the index, and keeps
+// those of the runs beside it. It reports false if there is no index, or none
+// to be believed.
+func (m *materializer) fromIndex(s *source, k chunkKey) ([]byte, bool) {
+	idx := s.index.Load()
+	if idx == nil {
+		return nil, false
+	}
+	g := groupOf(idx.groups, int(k.run))
+	gr := idx.groups[g]
+	b := idx.tags[g]
+	if k.bank != tagsBank {
+		if idx.counts[k.bank] == nil {
+			return nil, false
+		}
+		b = idx.counts[k.bank][g]
+	}
+	packed, err := readBlock(idx.path, b)
+	counts := make([]uint32, gr.entries)
+	if err == nil {
+		p := m.packer()
+		err = p.unpack(counts, packed)
+		m.packers.Put(p)
+	}
+	if err != nil {
+		s.dropIndex(idx, err.Error())
+		return nil, false
+	}
+	var mine []byte
+	for r := gr.first; r < gr.first+gr.runs; r++ {
+		n := s.runs[r].entries
+		chunk := make([]byte, 0, 4*n)
+		var sum uint64
+		for _, c := range counts[:n] {
+			if k.bank != tagsBank {
+				sum += uint64(c)
+				c = uint32(sum)
+			}
+			chunk = binary.LittleEndian.AppendUint32(chunk, c)
+		}
+		counts = counts[n:]
+		if k.bank != tagsBank && sum != uint64(s.tables[k.bank].in(r)) {
+			s.dropIndex(idx, "counts of entries and of records differ")
+			return nil, false
+		}
+		if k.bank != tagsBank && sum == 0 {
+			continue
+		}
+		rk := k
+		rk.run = int32(r)
+		if r == int(k.run) {
+			mine = chunk
+		}
+		m.chunks.add(rk, chunk)
+	}
+	return mine, mine != nil
+}
+
+func (m *materializer) packer() *packer {
+	p, _ := m.packers.Get().(*packer)
+	return cmp.Or(p, new(packer))
+}
+
+// update writes what has been learned since to the source's index, if it is in
+// a folder of the user's own and worth it.
+func (s *source) update(asked [][2]string) {
+	idx := s.index.Load()
+	if idx == nil || !s.news.Load() && (len(asked) == 0 || !s.confirmed || slices.Equal(asked, idx.asked)) {
+		return
+	}
+	all, err := os.ReadFile(idx.path)
+	if err != nil {
+		return // it is gone: the next mount makes another
+	}
+	head, blocks, err := parseIndex(all)
+	if err != nil || head.headSum != idx.headSum || head.tailSum != idx.tailSum || len(head.sums) != len(s.sums) {
+		return // another process has made one since
+	}
+	head.sums = s.sums
+	if len(asked) > 0 {
+		head.asked = asked
+	}
+	for i := range head.tables {
+		x := &head.tables[i]
+		id, ok := s.chain.banks.byName[x.name]
+		if x.name == "" {
+			id, err = s.chain.node(x.group, x.item)
+			ok = err == nil
+		}
+		if ok {
+			x.decoded = s.decodedColumns(id)
+		}
+	}
+	if err := writeIndex(idx.path, head, blocks); err != nil {
+		s.chain.log.Warn(fmt.Sprintf("%s: %v", idx.path, err))
+	}
+}
