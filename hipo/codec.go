@@ -117,8 +117,8 @@ func (z *inflater) inflate(c codec, dst, src []byte, want int64) ([]byte, error)
 	}
 }
 
-// gunzip fills dst from the one gzip member in src. A member that ends before
-// dst is full has had its checksum compared.
+// gunzip fills dst from the one gzip member in src. A longer member is refused:
+// its checksum lies behind its end and would not be compared.
 func (z *inflater) gunzip(dst, src []byte) (int, error) {
 	z.src.Reset(src)
 	if z.gzip == nil {
@@ -132,8 +132,16 @@ func (z *inflater) gunzip(dst, src []byte) (int, error) {
 	}
 	z.gzip.Multistream(false)
 	n, err := io.ReadFull(z.gzip, dst)
-	if atEnd(z.gzip, err) {
+	switch {
+	case atEnd(z.gzip, err):
 		err = nil
+	case err == nil:
+		var more [1]byte
+		if _, err = io.ReadFull(z.gzip, more[:]); err == nil {
+			err = fmt.Errorf("more than %d bytes", len(dst))
+		} else if err == io.EOF {
+			err = nil
+		}
 	}
 	return n, noEOF(err)
 }

@@ -83,6 +83,11 @@ func TestDamageInARecordNamesItAndSparesTheOthers(t *testing.T) {
 		{"gzip bytes", middle(3, func(r *Record) { r.Body = func([]byte) []byte { return text } }), ""},
 		{"zstd bytes", middle(4, func(r *Record) { r.Body = func([]byte) []byte { return text } }), ""},
 		{"gzip checksum", middle(3, func(r *Record) { r.Body = func(b []byte) []byte { b[len(b)-8] ^= 1; return b } }), ""},
+		{"gzip checksum of a payload with 3 bytes behind it", middle(3, func(r *Record) {
+			r.Payload = func(b []byte) []byte { return append(b, 0, 0, 0) }
+			r.Body = func(b []byte) []byte { b[len(b)-8] ^= 1; return b }
+		}), ""},
+		{"gzip of a payload that goes on", middle(3, func(r *Record) { r.Payload = func(b []byte) []byte { return append(b, 0, 0, 0, 0) } }), ""},
 		{"gzip cut", middle(3, func(r *Record) { r.Body = func(b []byte) []byte { return b[:len(b)-9] } }), ""},
 		{"zstd cut", middle(4, func(r *Record) { r.Body = func(b []byte) []byte { return b[:len(b)-4] } }), ""},
 		{"lz4 cut", middle(1, func(r *Record) { r.Body = func(b []byte) []byte { return b[:len(b)-4] } }), ""},
@@ -402,6 +407,24 @@ func TestDirectorySizeDoesNotOverflow(t *testing.T) {
 				if d, err := decode(b.Bytes, hipo.Options{MaxRecord: 1 << 40}); err == nil {
 					t.Errorf("tag %d, %d banks in %d events: read as %d events", tag, banks, n, len(d.tags))
 				}
+			}
+		}
+	}
+}
+
+// Findings of a sweep over a larger file: the length of a match near the end of
+// a gzip member changed, so that its output grew by 3 bytes.
+func TestGzipThatGrewIsRefused(t *testing.T) {
+	data, err := os.ReadFile("testdata/codecs/java_gzip.hipo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for at, values := range map[int][]byte{1896: {data[1896] ^ 1, data[1896] + 1, data[1896] - 1}, 2731: {0, data[2731] ^ 0x80}} {
+		for _, v := range values {
+			b := bytes.Clone(data)
+			b[at] = v
+			if _, err := decode(b, hipo.Options{}); err == nil {
+				t.Errorf("byte %d set to %#x is read", at, v)
 			}
 		}
 	}
