@@ -67,8 +67,6 @@ func patched(tag, field int, v uint32) *Built {
 	return b
 }
 
-func words(v ...uint32) []byte { return Pack(v) }
-
 // Damage in one record is an error with that record's number and place; the
 // records beside it stay readable.
 func TestDamageInARecordNamesItAndSparesTheOthers(t *testing.T) {
