@@ -153,66 +153,143 @@ func (rec *Record) errorf(format string, args ...any) *FormatError {
 //	payload   index array | user header | pad 1 | event 0 | event 1 | …
 func (rec *Record) walk() error {
 	h, p := &rec.Header, rec.payload
-	le, be := binary.LittleEndian, binary.BigEndian
 	n := int(h.Events)
 	if cap(rec.Tags) < n {
 		rec.Tags = make([]uint32, n)
 	}
 	rec.Tags = rec.Tags[:n]
+	order := h.order()
+	var lanes [abreast]lane
 	at := int(h.eventsAt())
-	for e := range n {
-		length := int(le.Uint32(p[4*e:]))
-		if h.big {
-			length = int(be.Uint32(p[4*e:]))
-		}
-		if length < eventHeader || length > len(p)-at {
-			return rec.errorf("event %d has %d bytes and begins at %d, the payload holds %d", e, length, at, len(p))
-		}
-		ev := p[at : at+length]
-		// A big-endian record may hold little-endian events; the length tells.
-		big := h.big && int(be.Uint32(ev[4:])) == length
-		size, tag := int(le.Uint32(ev[4:])), le.Uint32(ev[8:])
-		if big {
-			size, tag = length, be.Uint32(ev[8:])
-		}
-		if size == 0 {
-			size = length // old Java writers left the word 0
-		}
-		if size < eventHeader || size > length {
-			return rec.errorf("event %d says that it has %d bytes, its record gives it %d", e, size, length)
-		}
-		rec.Tags[e] = tag
-		for q := eventHeader; q+structureHeader <= size; {
-			w := le.Uint64(ev[q:])
-			if big {
-				w = uint64(be.Uint16(ev[q:])) | w&0xFFFF0000 | uint64(be.Uint32(ev[q+4:]))<<32
+	for e := 0; e < n; e += abreast {
+		m := min(abreast, n-e)
+		for l := range m {
+			length := int(order.Uint32(p[4*(e+l):]))
+			if length < eventHeader || length > len(p)-at {
+				return rec.errorf("event %d has %d bytes and begins at %d, the payload holds %d", e+l, length, at, len(p))
 			}
-			data := int(w >> 32 & dataLengthMask)
-			format := uint8(w >> 32 >> formatShift)
-			k := key(w & 0xFFFFFF)
-			begin := q + structureHeader
-			q = begin + data
-			if q > size {
-				return rec.errorf("event %d: structure %d/%d of %d bytes ends at %d, the event has %d", e, k.group(), k.item(), data, q, size)
-			}
-			if int(format) > data {
-				return rec.errorf("event %d: structure %d/%d has a format of %d bytes and %d bytes in all", e, k.group(), k.item(), format, data)
-			}
-			slot := rec.slot(k)
-			if slot >= maxIDs {
-				return rec.errorf("event %d: more than %d kinds of structures", e, maxIDs)
-			}
-			b := &rec.Banks[slot]
-			if b.last == uint32(e)+1 {
-				continue
-			}
-			b.last = uint32(e) + 1
-			b.Spans = append(b.Spans, Span{
-				Event: uint32(e), Off: uint32(at + begin), Len: uint32(data),
-				Type: uint8(w >> 24), Format: format, Big: big,
-			})
+			lanes[l].begin(at, length)
+			at += length
 		}
-		at += length
+		if err := rec.walkAbreast(lanes[:m], e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Structures are found one behind the other, and each header is a cache miss.
+// Walked abreast, the misses of several events overlap.
+const (
+	abreast  = 8
+	laneSize = 64 // structures that are found before they are noted
+)
+
+// lane is the walk through one event.
+type lane struct {
+	at, length int // of the event in the payload
+	end        int // of its structures
+	next       int // where the next structure begins, if there is one
+	big        bool
+	n          int
+	headers    [laneSize]uint64
+	places     [laneSize]int
+}
+
+func (ln *lane) begin(at, length int) { ln.at, ln.length = at, length }
+
+// header reads an event's header.
+func (ln *lane) header(rec *Record, event int) error {
+	le, be := binary.LittleEndian, binary.BigEndian
+	ev := rec.payload[ln.at : ln.at+ln.length]
+	// A big-endian record may hold little-endian events; the length tells.
+	ln.big = rec.Header.big && int(be.Uint32(ev[4:])) == ln.length
+	size, tag := int(le.Uint32(ev[4:])), le.Uint32(ev[8:])
+	if ln.big {
+		size, tag = ln.length, be.Uint32(ev[8:])
+	}
+	if size == 0 {
+		size = ln.length // old Java writers left the word 0
+	}
+	if size < eventHeader || size > ln.length {
+		return rec.errorf("event %d says that it has %d bytes, its record gives it %d", event, size, ln.length)
+	}
+	rec.Tags[event] = tag
+	ln.next, ln.end = ln.at+eventHeader, ln.at+size
+	return nil
+}
+
+// walkAbreast notes the structures of the events in the lanes, the first of
+// which is the given one.
+func (rec *Record) walkAbreast(lanes []lane, first int) error {
+	for l := range lanes {
+		if err := lanes[l].header(rec, first+l); err != nil {
+			return err
+		}
+	}
+	for more := true; more; {
+		more = false
+		for l := range lanes {
+			lanes[l].n = 0
+		}
+		for busy := true; busy; {
+			busy = false
+			for l := range lanes {
+				ln := &lanes[l]
+				if ln.next+structureHeader > ln.end {
+					continue
+				}
+				if ln.n == laneSize {
+					more = true
+					continue
+				}
+				busy = true
+				b := rec.payload[ln.next : ln.next+structureHeader]
+				w := binary.LittleEndian.Uint64(b)
+				if ln.big {
+					w = uint64(binary.BigEndian.Uint16(b)) | w&0xFFFF0000 | uint64(binary.BigEndian.Uint32(b[4:]))<<32
+				}
+				ln.headers[ln.n], ln.places[ln.n] = w, ln.next
+				ln.n++
+				ln.next += structureHeader + int(w>>32&dataLengthMask)
+			}
+		}
+		for l := range lanes {
+			if err := rec.note(&lanes[l], first+l); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// note adds the structures that a lane has found to the banks.
+func (rec *Record) note(ln *lane, event int) error {
+	for i := range ln.n {
+		w, begin := ln.headers[i], ln.places[i]+structureHeader
+		data := int(w >> 32 & dataLengthMask)
+		format := uint8(w >> 32 >> formatShift)
+		k := key(w & 0xFFFFFF)
+		if begin+data > ln.end {
+			return rec.errorf("event %d: structure %d/%d of %d bytes ends at %d, the event has %d",
+				event, k.group(), k.item(), data, begin+data-ln.at, ln.end-ln.at)
+		}
+		if int(format) > data {
+			return rec.errorf("event %d: structure %d/%d has a format of %d bytes and %d bytes in all", event, k.group(), k.item(), format, data)
+		}
+		slot := rec.slot(k)
+		if slot >= maxIDs {
+			return rec.errorf("event %d: more than %d kinds of structures", event, maxIDs)
+		}
+		b := &rec.Banks[slot]
+		if b.last == uint32(event)+1 {
+			continue
+		}
+		b.last = uint32(event) + 1
+		b.Spans = append(b.Spans, Span{
+			Event: uint32(event), Off: uint32(begin), Len: uint32(data),
+			Type: uint8(w >> 24), Format: format, Big: ln.big,
+		})
 	}
 	return nil
 }

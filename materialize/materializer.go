@@ -287,7 +287,7 @@ func (m *materializer) passWants(r *run) wanted {
 	for _, k := range m.asked {
 		banks[k.bank] = true
 	}
-	full := float64(m.passing) > passShare*float64(m.chunks.budget)
+	full := m.chain.allSums || float64(m.passing) > passShare*float64(m.chunks.budget)
 	m.mu.Unlock()
 	if held, _ := m.chunks.state(); len(banks) == 0 && float64(held) > guessShare*float64(m.chunks.budget) {
 		full = true
