@@ -94,6 +94,12 @@ func (z *inflater) inflate(c codec, dst, src []byte, want int64) ([]byte, error)
 		if int64(n) < want {
 			return nil, short(n)
 		}
+		// A block ends in literals, five at least, which stand at its end as they
+		// are. One that ends in a match is damaged; the library lets it pass.
+		const literals = 5
+		if n >= literals && len(src) >= literals && !bytes.Equal(dst[n-literals:n], src[len(src)-literals:]) {
+			return nil, fmt.Errorf("%v data is damaged: it does not end in literals", c)
+		}
 		return dst[:want], nil
 	case codecGzip:
 		dst = resize(dst, want+slack)

@@ -61,6 +61,10 @@ const Whole = -1
 // record: a hostile file must not make every later record slow.
 const maxSlots = 1 << 12
 
+// maxIDs bounds the ids that a record may hold, each of which costs memory far
+// beyond its bytes. Real files have a few hundred.
+const maxIDs = 1 << 16
+
 // ReadRecord reads record i, all of it or, if it is split, its directory. An
 // error about the record's bytes is a *FormatError.
 func (f *File) ReadRecord(i int, rec *Record) error { return f.read(f.Records[i], i, rec) }
@@ -194,7 +198,11 @@ func (rec *Record) walk() error {
 			if int(format) > data {
 				return rec.errorf("event %d: structure %d/%d has a format of %d bytes and %d bytes in all", e, k.group(), k.item(), format, data)
 			}
-			b := &rec.Banks[rec.slot(k)]
+			slot := rec.slot(k)
+			if slot >= maxIDs {
+				return rec.errorf("event %d: more than %d kinds of structures", e, maxIDs)
+			}
+			b := &rec.Banks[slot]
 			if b.last == uint32(e)+1 {
 				continue
 			}

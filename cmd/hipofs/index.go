@@ -1,0 +1,193 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/hipofs/hipofs/materialize"
+)
+
+const indexHelp = `Usage: hipofs index [OPTIONS] SOURCE...
+
+Build the index of each file: what one pass over it finds out, so that mounts
+open at once. What is finished stays when the command is interrupted; the next
+run does only what is missing or has changed.
+
+Options:
+    --beside             keep each index beside its file, for all its readers
+    --index-dir DIR      keep them in DIR (your cache folder otherwise)
+    --threads N          decode N records at once (one a processor)
+    --max-record SIZE    refuse records that inflate to more (1G)
+    -q, --quiet          no progress, only errors
+    --dump               instead: print what the indexes say of each record
+    --plan BANK/COLUMN   instead: print the ranges of the files that a read of
+                         the column needs
+    --entries A:B        with --plan: of entries A to B, B excluded
+
+--dump and --plan print a JSON object a line.
+
+Exit status: 0 done, 1 failed, 2 wrong usage, 3 a source is unreadable or
+damaged, 5 the folder cannot be written, 130 interrupted.
+
+    $ hipofs index run5042/*.hipo
+    $ hipofs index --plan REC::Particle/px --entries 0:1000 run5042.hipo
+    {"file":"run5042.hipo","record":0,"offset":2412,"length":6733140,...}
+`
+
+// indexing is one run of hipofs index.
+type indexing struct {
+	stdout, stderr io.Writer
+
+	place   indexPlace
+	beside  bool
+	chain   materialize.Options
+	quiet   bool
+	dump    bool
+	plan    string
+	entries string
+}
+
+func newIndex(stderr io.Writer) *cobra.Command {
+	x := &indexing{stderr: stderr}
+	cmd := &cobra.Command{
+		Use:   "index [OPTIONS] SOURCE...",
+		Short: "build the index of each file",
+		Long:  indexHelp,
+		Args:  cobra.ArbitraryArgs,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := setFromEnvironment(cmd.Flags()); err != nil {
+				return err
+			}
+			if len(args) == 0 {
+				return failure(statusUsage, "which files are to be indexed? see %q", "hipofs help index")
+			}
+			x.stdout = cmd.OutOrStdout()
+			return x.run(args)
+		},
+	}
+	flags := cmd.Flags()
+	flags.Func("max-record", "", size(&x.chain.MaxRecord))
+	flags.Func("threads", "", threads(&x.chain.Threads))
+	flags.StringVar(&x.place.dir, "index-dir", "", "")
+	flags.BoolVar(&x.beside, "beside", false, "")
+	flags.BoolVarP(&x.quiet, "quiet", "q", false, "")
+	flags.BoolVar(&x.dump, "dump", false, "")
+	flags.StringVar(&x.plan, "plan", "", "")
+	flags.StringVar(&x.entries, "entries", ":", "")
+	return cmd
+}
+
+func (x *indexing) run(words []string) error {
+	from, to, err := entryRange(x.entries)
+	if err != nil {
+		return err
+	}
+	bank, column, ok := cutLast(x.plan, "/")
+	if x.plan != "" && !ok {
+		return failure(statusUsage, "--plan %s: want BANK/COLUMN, such as REC::Particle/px", x.plan)
+	}
+	files, notes, err := expandSources(words)
+	if err != nil {
+		return err
+	}
+	for _, note := range notes {
+		fmt.Fprintln(x.stderr, "hipofs: "+printable(note))
+	}
+	if x.chain.IndexDir, err = x.place.resolve(); err != nil {
+		return err
+	}
+	if x.chain.IndexDir == "" && !x.beside {
+		return failure(statusFailed, "there is no cache folder for you here; name one with --index-dir, or use --beside")
+	}
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	defer stop()
+	err = x.build(ctx, files)
+	if err == nil && (x.dump || x.plan != "") {
+		err = x.print(ctx, files, bank, column, from, to)
+	}
+	if errors.Is(err, context.Canceled) {
+		return failure(statusInterrupted, "interrupted; what is finished stays")
+	}
+	return err
+}
+
+// build builds what is missing, with a word on each file that cannot be indexed.
+func (x *indexing) build(ctx context.Context, files []string) error {
+	bar := newProgress(x.stderr, files, x.quiet || x.dump || x.plan != "")
+	var first error
+	err := materialize.Index(ctx, files, materialize.IndexOptions{
+		Dir: x.chain.IndexDir, Beside: x.beside, Threads: x.chain.Threads, MaxRecord: x.chain.MaxRecord,
+		Progress: bar.add,
+	}, func(r materialize.Indexed) {
+		if r.Err != nil {
+			bar.say("hipofs: " + errorLine(r.Err))
+			if first == nil {
+				first = r.Err
+			}
+		}
+		bar.done(r)
+	})
+	bar.end()
+	if err != nil {
+		return err
+	}
+	if first != nil {
+		return &statusError{status: status(first)}
+	}
+	return nil
+}
+
+// print prints what the indexes say.
+func (x *indexing) print(ctx context.Context, files []string, bank, column string, from, to int64) error {
+	o := x.chain
+	o.Index = materialize.IndexLazy
+	if o.IndexDir == "" {
+		o.IndexDir = os.DevNull // only those beside the files are there
+	}
+	chain, err := materialize.Open(ctx, files, o)
+	if err != nil {
+		return err
+	}
+	defer chain.Close()
+	out := json.NewEncoder(x.stdout)
+	out.SetEscapeHTML(false)
+	if x.dump {
+		return chain.RecordIndexes(ctx, func(r materialize.RecordIndex) error { return out.Encode(r) })
+	}
+	return chain.Plan(ctx, bank, column, from, to, func(r materialize.Range) error { return out.Encode(r) })
+}
+
+// entryRange reads A:B, either of which may be empty.
+func entryRange(s string) (from, to int64, err error) {
+	a, b, ok := strings.Cut(s, ":")
+	to = 1<<63 - 1
+	if ok && a != "" {
+		from, err = strconv.ParseInt(a, 10, 64)
+	}
+	if ok && err == nil && b != "" {
+		to, err = strconv.ParseInt(b, 10, 64)
+	}
+	if !ok || err != nil || from < 0 || from > to {
+		return 0, 0, failure(statusUsage, "--entries %s: want A:B, such as 0:1000", s)
+	}
+	return from, to, nil
+}
+
+// cutLast cuts s at the last sep.
+func cutLast(s, sep string) (before, after string, found bool) {
+	i := strings.LastIndex(s, sep)
+	if i < 0 {
+		return s, "", false
+	}
+	return s[:i], s[i+len(sep):], true
+}
