@@ -176,7 +176,7 @@ func (c *connection) unmount() error {
 		if err == unix.EBUSY {
 			err = unix.Unmount(c.dir, unix.UMOUNT_NOFOLLOW|unix.MNT_DETACH)
 		}
-		if err != nil {
+		if err != nil && err != unix.EINVAL { // nothing is mounted there any more
 			return &os.PathError{Op: "umount", Path: c.dir, Err: err}
 		}
 		return nil

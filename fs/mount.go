@@ -56,9 +56,10 @@ const (
 	// soon, as the names that programs try out are many.
 	absentFor = time.Second
 
-	// More requests may wait than the dozen that is the kernel's default: one
-	// that waits for a decode must not hold up reads of what is cached.
-	maxBackground = 64
+	// More reads may wait than the dozen that is the kernel's default: one that
+	// waits for a decode must not hold up those of what is cached. Each has a
+	// buffer of requestSize.
+	maxBackground = 32
 )
 
 // Server is a mounted chain. Its methods may be called from any goroutine.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"math"
@@ -81,6 +82,8 @@ func (m *mount) runChild() error {
 	ready := os.NewFile(readyFD, "pipe to the parent")
 	unix.CloseOnExec(readyFD)
 	os.Unsetenv(childVariable)
+	// It was started by a name that ps and pgrep would show as "exe".
+	_ = os.WriteFile("/proc/self/comm", []byte("hipofs"), 0)
 	names, err := io.ReadAll(os.Stdin)
 	if err != nil {
 		return err
@@ -98,7 +101,10 @@ func (m *mount) runChild() error {
 	if err := os.Chdir("/"); err != nil {
 		return err
 	}
-	return m.serve(sources, mountpoint, func() error {
+	return m.serve(sources, mountpoint, func(ctx context.Context) error {
+		if ctx.Err() != nil {
+			return interrupted()
+		}
 		if err := m.detach(); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"io"
 	iofs "io/fs"
 	"os"
+	"runtime"
 	"strconv"
 	"strings"
 	"unicode"
@@ -22,6 +23,11 @@ import (
 	"github.com/hipofs/hipofs/hipo"
 	"github.com/hipofs/hipofs/materialize"
 )
+
+// The kernel wakes a process's first thread for a signal, and Go's handlers run
+// nowhere else then. That thread must not be the one that a hanging file server
+// holds up, so it is left to the main goroutine, which waits and opens nothing.
+func init() { runtime.LockOSThread() }
 
 func main() {
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))

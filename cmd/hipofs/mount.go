@@ -116,7 +116,7 @@ func (m *mount) run(args []string) error {
 		return err
 	}
 	if m.foreground {
-		return m.serve(sources, mountpoint, func() error { return nil })
+		return m.serve(sources, mountpoint, func(context.Context) error { return nil })
 	}
 	return startChild(m.args, m.stderr, sources, mountpoint)
 }
@@ -128,11 +128,12 @@ func (m *mount) arguments(args []string) (sources []string, mountpoint string, e
 		return nil, "", failure(statusUsage, "which files are to be mounted, and where? see %q", "hipofs help")
 	}
 	last := args[len(args)-1]
-	if isHIPO(last) {
+	mounted := isMounted(last)
+	if !mounted && isHIPO(last) {
 		return nil, "", failure(statusUsage, "where is the mount point? %s is a HIPO file; name a directory after it", last)
 	}
 	if len(args) == 1 {
-		if isDir(last) {
+		if mounted || isDir(last) {
 			return nil, "", failure(statusUsage, "which files are to be mounted on %s? name them before it", last)
 		}
 		return nil, "", failure(statusUsage, "where is the mount point? name a directory after %s", last)
@@ -150,6 +151,17 @@ func (m *mount) arguments(args []string) (sources []string, mountpoint string, e
 	}
 	sources, err = absolute(files)
 	return sources, mountpoint, err
+}
+
+// isMounted says whether a mount of ours is at path, without looking into it:
+// its process may hang.
+func isMounted(path string) bool {
+	path, err := truePath(path)
+	if err != nil {
+		return false
+	}
+	mount, err := mountAt(path)
+	return err == nil && mount != nil && mount.FSType == ourType
 }
 
 // isHIPO says whether a name is a HIPO file's, whatever state that is in.
@@ -185,7 +197,7 @@ const grace = 20 * time.Second
 
 // serve mounts and answers the kernel until the mount ends: because somebody
 // unmounts it, or by a signal. ready is called once the mount answers.
-func (m *mount) serve(sources []string, mountpoint string, ready func() error) error {
+func (m *mount) serve(sources []string, mountpoint string, ready func(context.Context) error) error {
 	// A log whose reader has gone must not end the mount.
 	signal.Ignore(syscall.SIGPIPE)
 	signals := make(chan os.Signal, 2)
@@ -220,12 +232,9 @@ func (m *mount) serve(sources []string, mountpoint string, ready func() error) e
 	if err != nil {
 		return err
 	}
-	if ctx.Err() != nil {
-		return errors.Join(interrupted(), server.Unmount())
-	}
 	log.Info("mounted", "mountpoint", mountpoint, "files", len(sources), "entries", chain.View().Entries())
-	if err := ready(); err != nil {
-		// Whoever asked for the mount has gone meanwhile.
+	if err := ready(ctx); err != nil {
+		// Whoever asked for the mount has gone, or asks no more.
 		return errors.Join(err, server.Unmount())
 	}
 

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -175,7 +176,8 @@ func pid(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Setenv(args[0], fmt.Sprint(pids[0]))
 }
 
-// signal NAME PID sends a signal.
+// signal NAME PID sends a signal. After STOP the process stands still, with no
+// request half answered.
 func sendSignal(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 2 {
 		ts.Fatalf("usage: signal NAME PID")
@@ -183,6 +185,17 @@ func sendSignal(ts *testscript.TestScript, neg bool, args []string) {
 	pid, err := strconv.Atoi(args[1])
 	ts.Check(err)
 	ts.Check(syscall.Kill(pid, unix.SignalNum("SIG"+args[0])))
+	for args[0] == "STOP" && !stopped(pid) {
+		runtime.Gosched()
+	}
+}
+
+func stopped(pid int) bool {
+	threads, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/status", pid))
+	return !slices.ContainsFunc(threads, func(thread string) bool {
+		b, _ := os.ReadFile(thread)
+		return !strings.Contains(string(b), "\nState:\tT")
+	})
 }
 
 // ended PID waits until a process has ended.
