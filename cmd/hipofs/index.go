@@ -48,7 +48,6 @@ damaged, 5 the folder cannot be written, 130 interrupted.
 type indexing struct {
 	stdout, stderr io.Writer
 
-	place   indexPlace
 	beside  bool
 	chain   materialize.Options
 	quiet   bool
@@ -78,7 +77,7 @@ func newIndex(stderr io.Writer) *cobra.Command {
 	flags := cmd.Flags()
 	flags.Func("max-record", "", size(&x.chain.MaxRecord))
 	flags.Func("threads", "", threads(&x.chain.Threads))
-	flags.StringVar(&x.place.dir, "index-dir", "", "")
+	addIndexDir(flags, &x.chain.IndexDir)
 	flags.BoolVar(&x.beside, "beside", false, "")
 	flags.BoolVarP(&x.quiet, "quiet", "q", false, "")
 	flags.BoolVar(&x.dump, "dump", false, "")
@@ -102,9 +101,6 @@ func (x *indexing) run(words []string) error {
 	}
 	for _, note := range notes {
 		fmt.Fprintln(x.stderr, "hipofs: "+printable(note))
-	}
-	if x.chain.IndexDir, err = x.place.resolve(); err != nil {
-		return err
 	}
 	if x.chain.IndexDir == "" && !x.beside {
 		return failure(statusFailed, "there is no cache folder for you here; name one with --index-dir, or use --beside")

@@ -39,6 +39,7 @@ const (
 	statusUsage       = 2
 	statusSource      = 3 // unreadable or damaged
 	statusDictionary  = 4 // two sources contradict each other
+	statusFolder      = 5 // a cache or index folder that was asked for is unusable
 	statusNoFUSE      = 6
 	statusMountpoint  = 7 // bad, busy or not empty
 	statusInterrupted = 130
@@ -68,6 +69,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newMount("mount", args, stderr),
 		newUmount(),
 		newLs(stderr),
+		newIndex(stderr),
 		newVersion(),
 		newCompletion(),
 	)
@@ -154,6 +156,8 @@ func flagError(cmd *cobra.Command, err error) error {
 		return failure(statusUsage, "unknown option %s; %q lists the options", name, helpFor(cmd))
 	case errors.As(err, &missing):
 		return failure(statusUsage, "option %s needs a value; %q explains it", dashed(missing.GetFlag()), helpFor(cmd))
+	case errors.As(err, new(*statusError)):
+		return err
 	case errors.As(err, &invalid):
 		// -o names the mount option itself.
 		if invalid.GetFlag().Name == "o" {
@@ -203,6 +207,7 @@ Commands ("hipofs help COMMAND" explains one):
     mount         mount; what hipofs does where no command is named
     umount        unmount
     ls            list banks, columns, rows
+    index         build the index of each file, so that mounts open at once
     version       print the version
     completion    print a completion script for a shell
     help          print this text

@@ -7,6 +7,7 @@ import (
 	"math"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -29,14 +30,7 @@ func addChainFlags(flags *pflag.FlagSet, o *materialize.Options) {
 	})
 	flags.Func("memory", "", size(&o.Memory))
 	flags.Func("max-record", "", size(&o.MaxRecord))
-	flags.Func("threads", "", func(s string) error {
-		n, err := strconv.Atoi(s)
-		if err != nil || n < 1 || n > 1<<16 {
-			return errors.New("want a number of threads, 1 or more")
-		}
-		o.Threads = n
-		return nil
-	})
+	flags.Func("threads", "", threads(&o.Threads))
 	flags.Func("on-error", "", func(s string) error {
 		if s != "fail" && s != "skip" {
 			return errors.New("want fail or skip")
@@ -44,7 +38,45 @@ func addChainFlags(flags *pflag.FlagSet, o *materialize.Options) {
 		o.Skip = s == "skip"
 		return nil
 	})
-	flags.Bool("no-index", false, "") // nothing is saved that could be read or written
+	addIndexDir(flags, &o.IndexDir)
+	flags.BoolFunc("no-index", "", func(s string) error {
+		none, err := strconv.ParseBool(s)
+		if err == nil && none {
+			o.IndexDir = ""
+		}
+		return err
+	})
+}
+
+// addIndexDir adds --index-dir; without it indexes are in the user's cache
+// folder, if there is one.
+func addIndexDir(flags *pflag.FlagSet, dir *string) {
+	if cache, err := os.UserCacheDir(); err == nil {
+		*dir = filepath.Join(cache, "hipofs")
+	}
+	flags.Func("index-dir", "", func(s string) error {
+		abs, err := filepath.Abs(s)
+		if err == nil {
+			err = materialize.CheckIndexDir(abs)
+		}
+		if err != nil {
+			return failure(statusFolder, "--index-dir %s: %v; choose another folder", s, err)
+		}
+		*dir = abs
+		return nil
+	})
+}
+
+// threads reads a number of threads.
+func threads(n *int) func(string) error {
+	return func(s string) error {
+		v, err := strconv.Atoi(s)
+		if err != nil || v < 1 || v > 1<<16 {
+			return errors.New("want a number of threads, 1 or more")
+		}
+		*n = v
+		return nil
+	}
 }
 
 // indexModes are the values of --index.
