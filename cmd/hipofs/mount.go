@@ -224,7 +224,7 @@ func (m *mount) serve(sources []string, mountpoint string, ready func(context.Co
 	defer chain.Close()
 	limitMemory(chain.Stats().CacheBudget)
 	tellLeftOut(m.stderr, chain)
-	if len(chain.View().Banks()) == 0 {
+	if len(chain.View().Banks()) == 0 && !m.logsToStderr() { // the log has it, too
 		m.note("no bank of these files has a schema; what they hold is in " + filepath.Join(mountpoint, ".nodes"))
 	}
 
@@ -307,9 +307,18 @@ func openChain(ctx context.Context, sources []string, o materialize.Options) (*m
 // tellLeftOut says what --on-error=skip has cost. That is never kept quiet.
 func tellLeftOut(w io.Writer, chain *materialize.Chain) {
 	for _, f := range chain.Files() {
-		if f.LeftOut != "" {
-			fmt.Fprintln(w, "hipofs: "+printable(fmt.Sprintf("%s: left out, %d events lost: %s", f.Name, f.Lost, f.LeftOut)))
+		if f.LeftOut == "" {
+			continue
 		}
+		line := f.LeftOut // most name the file already
+		if !strings.Contains(line, f.Name) {
+			line = f.Name + ": " + line
+		}
+		line += "; left out"
+		if f.Lost > 0 {
+			line += ", with " + count(f.Lost, "event", "events")
+		}
+		fmt.Fprintln(w, "hipofs: "+printable(line))
 	}
 }
 
@@ -321,6 +330,8 @@ func limitMemory(budget int64) {
 		debug.SetMemoryLimit(budget + 64<<20)
 	}
 }
+
+func (m *mount) logsToStderr() bool { return m.foreground && m.logFile == "" }
 
 // openLog is where the mount logs to: --log-file, or standard error as long as
 // somebody sees that.
@@ -336,7 +347,7 @@ func (m *mount) openLog() (log *slog.Logger, closeLog func() error, err error) {
 			return nil, nil, err
 		}
 		return slog.New(slog.NewTextHandler(f, o)), f.Close, nil
-	case m.foreground:
+	case m.logsToStderr():
 		return slog.New(slog.NewTextHandler(m.stderr, o)), func() error { return nil }, nil
 	}
 	return slog.New(slog.DiscardHandler), func() error { return nil }, nil
