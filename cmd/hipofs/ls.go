@@ -26,10 +26,11 @@ Options:
     --threads N          decode N records at once (one a processor)
     --memory SIZE        keep up to SIZE bytes of columns in memory
     --max-record SIZE    refuse records that inflate to more (1G)
-    --no-index           neither read nor write a saved index
+    --index-dir DIR      keep indexes in DIR (your cache folder otherwise)
+    --no-index           neither read nor write an index
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 a source is unreadable or
-damaged, 4 dictionaries in conflict.
+damaged, 4 dictionaries in conflict, 5 an index folder is unusable.
 
     $ hipofs ls run5042.hipo
     BANK               ID  COLUMNS  ROWS  ENTRIES

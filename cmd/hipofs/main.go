@@ -144,6 +144,7 @@ func unprintable(r rune) bool { return !unicode.IsPrint(r) }
 
 // flagError tells what is wrong with an option, and where options are listed.
 func flagError(cmd *cobra.Command, err error) error {
+	var own *statusError
 	var unknown *pflag.NotExistError
 	var missing *pflag.ValueRequiredError
 	var invalid *pflag.InvalidValueError
@@ -156,8 +157,8 @@ func flagError(cmd *cobra.Command, err error) error {
 		return failure(statusUsage, "unknown option %s; %q lists the options", name, helpFor(cmd))
 	case errors.As(err, &missing):
 		return failure(statusUsage, "option %s needs a value; %q explains it", dashed(missing.GetFlag()), helpFor(cmd))
-	case errors.As(err, new(*statusError)):
-		return err
+	case errors.As(err, &own):
+		return own // says what it is about, and has a status of its own
 	case errors.As(err, &invalid):
 		// -o names the mount option itself.
 		if invalid.GetFlag().Name == "o" {
@@ -216,8 +217,8 @@ SOURCE is a file, a folder (its *.hipo), a quoted pattern or @list.txt; one
 named like a command is written ./run.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 a source is unreadable or
-damaged, 4 dictionaries in conflict, 6 no FUSE here, 7 the mount point is bad,
-busy or not empty, 130 interrupted.
+damaged, 4 dictionaries in conflict, 5 an index folder is unusable, 6 no FUSE
+here, 7 the mount point is bad, busy or not empty, 130 interrupted.
 
     $ hipofs run5042.*.hipo /mnt/run
     >>> numpy.load("/mnt/run/REC::Particle/px.npy", mmap_mode="r")

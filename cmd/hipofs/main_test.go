@@ -11,7 +11,7 @@ import (
 )
 
 func TestHelpFitsAScreenOf80Columns(t *testing.T) {
-	for _, command := range []string{"help", "mount", "umount", "ls", "version", "completion"} {
+	for _, command := range []string{"help", "mount", "umount", "ls", "index", "version", "completion"} {
 		var stdout, stderr bytes.Buffer
 		if status := run([]string{"help", command}, &stdout, &stderr); status != 0 {
 			t.Fatalf("help %s: exit status %d, %s", command, status, &stderr)
@@ -35,13 +35,14 @@ func TestHelpFitsAScreenOf80Columns(t *testing.T) {
 
 func TestHelpNamesEveryOption(t *testing.T) {
 	var b bytes.Buffer
-	mount, list, umount := newMount("mount", nil, &b), newLs(&b), newUmount()
+	mount, list, index, umount := newMount("mount", nil, &b), newLs(&b), newIndex(&b), newUmount()
 	for _, tt := range []struct {
 		help  string
 		flags *pflag.FlagSet
 	}{
 		{mount.Long, mount.Flags()},
 		{list.Long, list.Flags()},
+		{index.Long, index.Flags()},
 		{umount.Long, umount.Flags()},
 	} {
 		tt.flags.VisitAll(func(f *pflag.Flag) {

@@ -33,7 +33,8 @@ Options:
                          otherwise a quarter of the memory)
     --threads N          decode N records at once (one a processor)
     --index WHEN         count rows: auto, eager (at once), lazy (when asked)
-    --no-index           neither read nor write a saved index
+    --index-dir DIR      keep indexes in DIR (your cache folder otherwise)
+    --no-index           neither read nor write an index
     --names colons|dot   folders are called REC::Particle or REC.Particle
     --on-error fail|skip leave out unreadable files and damaged records: skip
     --max-record SIZE    refuse records that inflate to more (1G)
@@ -45,8 +46,8 @@ Options:
 Each long option is also read from the environment, as HIPOFS_MEMORY.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 a source is unreadable or
-damaged, 4 dictionaries in conflict, 6 no FUSE here, 7 the mount point is bad,
-busy or not empty, 130 interrupted.
+damaged, 4 dictionaries in conflict, 5 an index folder is unusable, 6 no FUSE
+here, 7 the mount point is bad, busy or not empty, 130 interrupted.
 
     $ hipofs --memory 2G 'run5042.*.hipo' /mnt/run
     >>> numpy.load("/mnt/run/REC::Particle/px.npy", mmap_mode="r")

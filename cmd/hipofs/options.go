@@ -191,7 +191,10 @@ func setFromEnvironment(flags *pflag.FlagSet) error {
 		if value == "" || f.Changed || f.Name == "help" || f.Name == "version" || err != nil {
 			return
 		}
-		if e := setFlag(flags, f.Name, value); e != nil {
+		var own *statusError
+		if e := setFlag(flags, f.Name, value); errors.As(e, &own) {
+			err = own
+		} else if e != nil {
 			err = failure(statusUsage, "%s=%s: %v", variable, value, e)
 		}
 	})

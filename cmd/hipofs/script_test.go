@@ -39,6 +39,7 @@ func TestScripts(t *testing.T) {
 		RequireExplicitExec: true,
 		RequireUniqueNames:  true,
 		Setup: func(e *testscript.Env) error {
+			e.Setenv("XDG_CACHE_HOME", filepath.Join(e.WorkDir, ".cache")) // indexes
 			e.Defer(func() {
 				mu.Lock()
 				defer mu.Unlock()
