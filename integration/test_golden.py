@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from harness import (GOLDEN, Row, banks, columns, data, digest, errno_of, golden, load, records)
+from harness import (GOLDEN, Row, banks, columns, data, digest, errno_of, golden, load, records, walk)
 
 EXPECTED = golden()
 READABLE = sorted(f for f in EXPECTED if not f.endswith("?salvage"))
@@ -54,6 +54,19 @@ def test_every_column_of_a_readable_file(name, mount):
     m = mount(data(name))
     check_tree(m.point, EXPECTED[name])
     assert m.json("errors.json") == [] and m.json("stats.json")["errors"] == 0
+
+
+@pytest.mark.parametrize("name", READABLE)
+def test_every_column_again_with_the_index_of_the_first_mount(name, mount):
+    first = mount(data(name))
+    os.listdir(first / ".nodes")  # waits for the pass, after which the index is there
+    first.umount()
+    m = mount(data(name))
+    for path in walk(m.point):
+        os.stat(path)
+    assert m.decoded() == 0, "the sizes of an indexed file need no pass"
+    check_tree(m.point, EXPECTED[name])
+    assert m.json("errors.json") == []
 
 
 @pytest.mark.parametrize("name", READABLE)

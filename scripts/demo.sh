@@ -3,7 +3,10 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
-mnt=$(mktemp -d "${TMPDIR:-/tmp}/hipofs-demo.XXXXXX")
+folder=$(mktemp -d "${TMPDIR:-/tmp}/hipofs-demo.XXXXXX")
+mnt=$folder/mnt
+mkdir "$mnt"
+export XDG_CACHE_HOME=$folder/cache # leaves the user's own alone
 mounted() { awk -v m="$mnt" '$2 == m {found = 1} END {exit !found}' /proc/mounts; }
 finish() {
 	status=$?
@@ -11,7 +14,7 @@ finish() {
 	if mounted; then
 		build/hipofs umount "$mnt" || fusermount3 -u -z "$mnt" || umount -l "$mnt" || true
 	fi
-	rmdir "$mnt" 2>/dev/null || true
+	mounted || rm -rf "$folder"
 	exit "$status"
 }
 trap finish EXIT
