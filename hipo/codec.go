@@ -203,10 +203,12 @@ func noEOF(err error) error {
 	return err
 }
 
-// resize gives b the length n, in its own memory if that is large enough.
+// resize gives b the length n, in its own memory if that is large enough. New
+// memory has room to spare: the records of a file are about equally long, and
+// memory that was never touched is dear.
 func resize(b []byte, n int64) []byte {
 	if int64(cap(b)) >= n {
 		return b[:n]
 	}
-	return make([]byte, n)
+	return make([]byte, n, n+n/8)
 }

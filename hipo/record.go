@@ -3,14 +3,15 @@ package hipo
 import (
 	"encoding/binary"
 	"fmt"
+	"math"
 )
 
 // Record is one record, read and taken apart. It owns its memory and uses it
 // again for the next one; what it hands out lives until then.
 type Record struct {
 	Header RecordHeader
-	Tags   []uint32 // event tags, one an event
-	Banks  []Bank   // those of this record have Spans; others are left from earlier ones
+	Tags   []uint32 // event tags, one an event; of events that Next has found
+	Banks  []Bank   // those of the events at hand have Spans; others are left from earlier ones
 
 	// Check, if set, is called with all stored bytes before they are used: those
 	// of the record or, if it is split, of its head up to the directory's end
@@ -29,7 +30,9 @@ type Record struct {
 	inflated []byte // memory for the payload
 	split    split
 	head     int64 // of a split record: where its directory ends
+	next, at int   // of events that Next has not found: the first one, and where it begins in the payload
 	slots    slots
+	guesses  []int // by place in the event: the bank that the last event had there
 	inflater inflater
 }
 
@@ -39,6 +42,7 @@ type Bank struct {
 	Item  uint8
 	Spans []Span // by event, ascending; one for each event that has the bank
 
+	key     key
 	last    uint32 // 1 + the last event seen, while walking
 	stream  int    // split record: number of its first stream
 	columns int    // column layout: how many columns are stored apart; 0: the bank lies in one piece
@@ -65,22 +69,32 @@ const maxSlots = 1 << 12
 // beyond its bytes. Real files have a few hundred.
 const maxIDs = 1 << 16
 
-// ReadRecord reads record i, all of it or, if it is split, its directory. An
-// error about the record's bytes is a *FormatError.
+// ReadRecord reads record i, all of it or, if it is split, its directory, and
+// finds the banks of all its events. An error about the record's bytes is a
+// *FormatError.
 func (f *File) ReadRecord(i int, rec *Record) error { return f.read(f.Records[i], i, rec) }
+
+// StartRecord is ReadRecord for who calls Next: no banks are found yet.
+func (f *File) StartRecord(i int, rec *Record) error { return f.start(f.Records[i], i, rec) }
 
 // read reads the record with that header. The number is for messages.
 func (f *File) read(h RecordHeader, number int, rec *Record) error {
+	if err := f.start(h, number, rec); err != nil {
+		return err
+	}
+	_, err := rec.Next(math.MaxInt)
+	return err
+}
+
+func (f *File) start(h RecordHeader, number int, rec *Record) error {
 	rec.f, rec.Header, rec.number = f, h, number
 	rec.BytesRead, rec.BytesInflated, rec.Streams = 0, 0, 0
 	rec.inflater.limit = f.limit + slack
 	if len(rec.Banks) > maxSlots {
 		rec.Banks, rec.slots = nil, slots{}
 	}
-	for i := range rec.Banks {
-		b := &rec.Banks[i]
-		b.Spans, b.last, b.columns = b.Spans[:0], 0, 0
-	}
+	rec.forget()
+	rec.next = 0
 	if h.Split() {
 		return rec.readDirectory()
 	}
@@ -108,7 +122,42 @@ func (f *File) read(h RecordHeader, number int, rec *Record) error {
 		rec.inflated, rec.payload = b, b
 	}
 	rec.BytesInflated = want
-	return rec.walk()
+	rec.at = int(h.eventsAt())
+	rec.Tags = resizeTags(rec.Tags, int(h.Events))
+	return nil
+}
+
+func resizeTags(tags []uint32, n int) []uint32 {
+	if cap(tags) < n {
+		return make([]uint32, n)
+	}
+	return tags[:n]
+}
+
+// forget empties the banks.
+func (rec *Record) forget() {
+	for i := range rec.Banks {
+		b := &rec.Banks[i]
+		b.Spans, b.last, b.columns = b.Spans[:0], 0, 0
+	}
+}
+
+// Next finds the banks of the next events: about as many as have that many
+// bytes, so that who works through them finds them in the processor's cache.
+// It reports false when there are no more. The events of a split record, which
+// are nothing but a directory, come all at once.
+func (rec *Record) Next(bytes int) (bool, error) {
+	if rec.next == int(rec.Header.Events) {
+		return false, nil
+	}
+	if rec.Header.Split() {
+		rec.next = int(rec.Header.Events)
+		return true, nil
+	}
+	if rec.next > 0 {
+		rec.forget()
+	}
+	return true, rec.walk(bytes)
 }
 
 // readRaw makes the first n bytes of the record available, and compares its
@@ -147,33 +196,30 @@ func (rec *Record) errorf(format string, args ...any) *FormatError {
 	return &FormatError{File: rec.f.Name, Record: rec.number, Off: rec.Header.Off, Msg: fmt.Sprintf(format, args...)}
 }
 
-// walk notes where the structures of every event lie, by bank. The first
+// walk notes where the structures of the next events lie, by bank. The first
 // structure of a (group, item) in an event counts; later copies do not.
 //
 //	payload   index array | user header | pad 1 | event 0 | event 1 | …
-func (rec *Record) walk() error {
+func (rec *Record) walk(bytes int) error {
 	h, p := &rec.Header, rec.payload
 	n := int(h.Events)
-	if cap(rec.Tags) < n {
-		rec.Tags = make([]uint32, n)
-	}
-	rec.Tags = rec.Tags[:n]
 	order := h.order()
 	var lanes [abreast]lane
-	at := int(h.eventsAt())
-	for e := 0; e < n; e += abreast {
-		m := min(abreast, n-e)
+	begin := rec.at
+	for rec.next < n && rec.at-begin < bytes {
+		m := min(abreast, n-rec.next)
 		for l := range m {
-			length := int(order.Uint32(p[4*(e+l):]))
-			if length < eventHeader || length > len(p)-at {
-				return rec.errorf("event %d has %d bytes and begins at %d, the payload holds %d", e+l, length, at, len(p))
+			length := int(order.Uint32(p[4*(rec.next+l):]))
+			if length < eventHeader || length > len(p)-rec.at {
+				return rec.errorf("event %d has %d bytes and begins at %d, the payload holds %d", rec.next+l, length, rec.at, len(p))
 			}
-			lanes[l].begin(at, length)
-			at += length
+			lanes[l].begin(rec.at, length)
+			rec.at += length
 		}
-		if err := rec.walkAbreast(lanes[:m], e); err != nil {
+		if err := rec.walkAbreast(lanes[:m], rec.next); err != nil {
 			return err
 		}
+		rec.next += m
 	}
 	return nil
 }
@@ -181,7 +227,7 @@ func (rec *Record) walk() error {
 // Structures are found one behind the other, and each header is a cache miss.
 // Walked abreast, the misses of several events overlap.
 const (
-	abreast  = 8
+	abreast  = 16
 	laneSize = 64 // structures that are found before they are noted
 )
 
@@ -265,6 +311,9 @@ func (rec *Record) walkAbreast(lanes []lane, first int) error {
 
 // note adds the structures that a lane has found to the banks.
 func (rec *Record) note(ln *lane, event int) error {
+	if len(rec.guesses) < ln.n {
+		rec.guesses = make([]int, laneSize)
+	}
 	for i := range ln.n {
 		w, begin := ln.headers[i], ln.places[i]+structureHeader
 		data := int(w >> 32 & dataLengthMask)
@@ -277,9 +326,13 @@ func (rec *Record) note(ln *lane, event int) error {
 		if int(format) > data {
 			return rec.errorf("event %d: structure %d/%d has a format of %d bytes and %d bytes in all", event, k.group(), k.item(), format, data)
 		}
-		slot := rec.slot(k)
-		if slot >= maxIDs {
-			return rec.errorf("event %d: more than %d kinds of structures", event, maxIDs)
+		// Most events have the same banks in the same order.
+		slot := rec.guesses[i]
+		if slot >= len(rec.Banks) || rec.Banks[slot].key != k {
+			if slot = rec.slot(k); slot >= maxIDs {
+				return rec.errorf("event %d: more than %d kinds of structures", event, maxIDs)
+			}
+			rec.guesses[i] = slot
 		}
 		b := &rec.Banks[slot]
 		if b.last == uint32(event)+1 {
@@ -337,7 +390,7 @@ func (rec *Record) slot(k key) int {
 			return int(e.slot)
 		case 0:
 			*e = slotEntry{uint32(k) + 1, uint32(len(rec.Banks))}
-			rec.Banks = append(rec.Banks, Bank{Group: k.group(), Item: k.item()})
+			rec.Banks = append(rec.Banks, Bank{Group: k.group(), Item: k.item(), key: k})
 			return int(e.slot)
 		}
 	}
@@ -353,7 +406,7 @@ func (rec *Record) growSlots() {
 	}
 	mask := uint32(size - 1)
 	for s := range rec.Banks {
-		k := uint32(makeKey(rec.Banks[s].Group, rec.Banks[s].Item))
+		k := uint32(rec.Banks[s].key)
 		i := k * 0x9E3779B1 >> t.shift
 		for t.entries[i].key != 0 {
 			i = (i + 1) & mask

@@ -205,10 +205,7 @@ func (rec *Record) parseDirectory(by layout, ver uint8, nb, ne int, base, begin,
 		return rec.errorf("streams of %d bytes in all, the record header says %d", sum, rec.Header.DataLength)
 	}
 
-	if cap(rec.Tags) < ne {
-		rec.Tags = make([]uint32, ne)
-	}
-	rec.Tags = rec.Tags[:ne]
+	rec.Tags = resizeTags(rec.Tags, ne)
 	for e := range ne {
 		rec.Tags[e] = le.Uint32(tagWords[4*e:])
 	}

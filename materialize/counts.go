@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/klauspost/compress/fse"
+	"github.com/klauspost/compress/huff0"
 )
 
 // Counts are how many rows a bank has in each of a group of entries. They are
@@ -16,7 +17,8 @@ import (
 const (
 	planeSame = 0 // one byte: all are that
 	planeRaw  = 1
-	planeFSE  = 2 // entropy coded: near the entropy of the counts, which zstd is not
+	planeFSE  = 2 // entropy coded, in fractions of bits: where one value is most of all
+	planeHuff = 3 // entropy coded, in whole bits: faster, and nearly as short elsewhere
 )
 
 var errCounts = errors.New("counts are damaged")
@@ -24,44 +26,57 @@ var errCounts = errors.New("counts are damaged")
 // packer packs and unpacks counts. It is not safe for concurrent use.
 type packer struct {
 	fse   fse.Scratch
+	huff  huff0.Scratch
 	plane []byte
 }
 
 // pack appends counts to dst.
 func (k *packer) pack(dst []byte, counts []uint32) []byte {
+	if cap(k.plane) < len(counts) {
+		k.plane = make([]byte, len(counts))
+	}
+	k.plane = k.plane[:len(counts)]
 	var most uint32
 	for _, n := range counts {
 		most |= n
 	}
 	planes := 1
-	for most > 0xFF {
-		most >>= 8
+	for m := most; m > 0xFF; m >>= 8 {
 		planes++
 	}
 	dst = append(dst, byte(planes))
 	for p := range planes {
-		k.plane = k.plane[:0]
-		for _, n := range counts {
-			k.plane = append(k.plane, byte(n>>(8*p)))
+		for i, n := range counts {
+			k.plane[i] = byte(n >> (8 * p))
 		}
 		dst = k.packPlane(dst)
 	}
 	return dst
 }
 
+// mostlyOne is the share of one value from which fractions of bits matter.
+const mostlyOne = 0.7
+
 func (k *packer) packPlane(dst []byte) []byte {
 	how, b := byte(planeRaw), k.plane
-	same := len(b) > 0
+	first := 0
 	for _, v := range b {
-		if v != b[0] {
-			same = false
-			break
+		if v == b[0] {
+			first++
 		}
 	}
-	if same {
+	switch {
+	case first > 0 && first == len(b):
 		how, b = planeSame, b[:1]
-	} else if packed, err := fse.Compress(b, &k.fse); err == nil {
-		how, b = planeFSE, packed
+	case float64(first) > mostlyOne*float64(len(b)):
+		if packed, err := fse.Compress(b, &k.fse); err == nil {
+			how, b = planeFSE, packed
+		}
+	case len(b) <= huff0.BlockSizeMax:
+		k.huff.Reuse = huff0.ReusePolicyNone
+		if packed, _, err := huff0.Compress1X(b, &k.huff); err == nil {
+			how, b = planeHuff, packed
+		}
 	}
 	dst = append(dst, how)
 	dst = binary.AppendUvarint(dst, uint64(len(b)))
@@ -114,6 +129,17 @@ func (k *packer) unpackPlane(counts []uint32, shift uint, how byte, b []byte) er
 			return fmt.Errorf("%w: %w", errCounts, err)
 		}
 		b = out
+	case planeHuff:
+		if len(counts) > huff0.BlockSizeMax {
+			return errCounts
+		}
+		d, rest, err := huff0.ReadTable(b, &k.huff)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errCounts, err)
+		}
+		if b, err = d.Decoder().Decompress1X(make([]byte, 0, len(counts)), rest); err != nil {
+			return fmt.Errorf("%w: %w", errCounts, err)
+		}
 	case planeRaw:
 	default:
 		return errCounts

@@ -9,6 +9,10 @@ import (
 	"github.com/hipofs/hipofs/hipo"
 )
 
+// Events are gathered in blocks of about this many bytes, which stay in the
+// processor's cache while one column after another is copied out of them.
+const blockBytes = 256 << 10
+
 // A run of records is decoded at once: one large record, or as many small ones
 // as make up this many inflated bytes.
 const (
@@ -62,7 +66,7 @@ type part struct {
 	kind    string // what a structure without a schema is, for messages
 	rows    int64
 	filled  int64    // entries that have rows
-	ends    []byte   // chunk of endsColumn
+	counts  []uint32 // rows of each entry; the decoder's memory
 	keep    []bool   // columns to gather; nil: none
 	columns [][]byte // chunks; empty where not kept
 	err     error    // why this bank cannot be served, where others can
@@ -71,11 +75,15 @@ type part struct {
 	format    string // of a composite bank
 }
 
-// fillEnds gives every entry up to n, excluded, that has none its end.
-func (p *part) fillEnds(n int64) {
-	for int64(len(p.ends)) < 4*n {
-		p.ends = binary.LittleEndian.AppendUint32(p.ends, uint32(p.rows))
+// ends makes the chunk of endsColumn of the counts of a run.
+func ends(counts []uint32) []byte {
+	b := make([]byte, 4*len(counts))
+	var sum uint32
+	for e, n := range counts {
+		sum += n
+		binary.LittleEndian.PutUint32(b[4*e:], sum)
 	}
+	return b
 }
 
 // decoded is what one run gave. The chunks are new memory, the rest lives until
@@ -92,10 +100,15 @@ type decoder struct {
 	out    decoded
 	place  map[bankID]int // in out.parts
 	rows   []uint32       // of each span at hand
+	counts [][]uint32     // memory for the counts of parts
+	seen   bool           // the stored bytes of the record at hand have been compared with their checksum
 	packer packer
+
+	density map[bankID]float64 // rows an entry in the last run: how much memory the next will take
 
 	src    *source
 	run    *run
+	r      int   // its number
 	number int   // of the record at hand in its file
 	base   int64 // number in the run of its first entry
 	whole  int   // bank of the record whose stream is in data; -1: none
@@ -106,39 +119,53 @@ type decoder struct {
 // that a record is damaged or unreadable; a bank that is damaged alone has its
 // part's err. After each record, count sees what it took.
 func (d *decoder) decode(src *source, r int, want wanted, count func(*hipo.Record)) (*decoded, error) {
-	d.src, d.run, d.base = src, &src.runs[r], 0
+	d.src, d.run, d.r, d.base = src, &src.runs[r], r, 0
 	if err := src.confirm(); err != nil {
 		return nil, err
 	}
 	d.rec.Check = nil
 	if src.sums != nil {
-		d.rec.Check = func(part int, stored []byte) error { return src.checkStored(d.number, &d.rec, part, stored) }
+		d.rec.Check = func(part int, stored []byte) error {
+			d.seen = true
+			return src.checkStored(d.number, &d.rec, part, stored)
+		}
 	}
 	d.out.parts = d.out.parts[:0]
 	d.out.tags = make([]byte, 0, 4*d.run.entries)
 	if d.place == nil {
 		d.place = map[bankID]int{}
+		d.density = map[bankID]float64{}
 	}
 	clear(d.place)
 	for d.number = d.run.first; d.number < d.run.first+d.run.records; d.number++ {
-		err := src.file.ReadRecord(d.number, &d.rec)
-		if err == nil {
-			err = d.gather(want)
+		d.seen = false
+		err := src.file.StartRecord(d.number, &d.rec)
+		if err != nil && !d.seen {
+			err = src.sinceIndexed(d.number, err)
+		}
+		for more := err == nil; more; {
+			if more, err = d.rec.Next(blockBytes); more && err == nil {
+				err = d.gather(want)
+			}
+			more = more && err == nil
+		}
+		for _, t := range d.rec.Tags {
+			d.out.tags = binary.LittleEndian.AppendUint32(d.out.tags, t)
 		}
 		if err == nil && src.chain.allSums {
 			err = d.readStreams()
 		}
 		count(&d.rec)
 		if err != nil {
-			return nil, src.sinceIndexed(err)
+			return nil, err
 		}
 		d.base += int64(d.rec.Header.Events)
 	}
 	for i := range d.out.parts {
 		p := &d.out.parts[i]
-		p.fillEnds(d.run.entries)
+		d.density[p.bank] = float64(p.rows) / float64(d.run.entries)
 		for k, c := range p.columns {
-			if cap(c) > len(c)+len(c)/4 {
+			if cap(c) > len(c)+len(c)/8 {
 				p.columns[k] = slices.Clone(c)
 			}
 		}
@@ -159,11 +186,8 @@ func (d *decoder) readStreams() error {
 	return nil
 }
 
-// gather adds the record at hand to the parts.
+// gather adds the events at hand to the parts.
 func (d *decoder) gather(want wanted) error {
-	for _, t := range d.rec.Tags {
-		d.out.tags = binary.LittleEndian.AppendUint32(d.out.tags, t)
-	}
 	d.whole = -1
 	for i := range d.rec.Banks {
 		b := &d.rec.Banks[i]
@@ -281,8 +305,8 @@ func (d *decoder) part(id bankID, layout *hipo.Schema, kind string, want wanted)
 	d.place[id] = len(d.out.parts)
 	d.out.parts = append(d.out.parts, part{
 		bank: id, layout: layout, kind: kind,
-		ends: make([]byte, 0, 4*d.run.entries),
-		keep: want(id, layout),
+		counts: d.newCounts(),
+		keep:   want(id, layout),
 	})
 	p := &d.out.parts[len(d.out.parts)-1]
 	if p.keep != nil {
@@ -291,15 +315,33 @@ func (d *decoder) part(id bankID, layout *hipo.Schema, kind string, want wanted)
 	return p
 }
 
+// newCounts gives memory for the counts of a part, which the next run uses again.
+func (d *decoder) newCounts() []uint32 {
+	i := len(d.out.parts)
+	if i == len(d.counts) {
+		d.counts = append(d.counts, nil)
+	}
+	n := int(d.run.entries)
+	if cap(d.counts[i]) < n {
+		d.counts[i] = make([]uint32, n+n/8)
+	}
+	c := d.counts[i][:n]
+	clear(c)
+	return c
+}
+
 // gatherSpans adds the rows of the spans of bank i of the record to p.
 func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 	if p.err != nil {
 		return nil
 	}
 	size := uint32(p.layout.RowSize)
+	counts := p.counts[d.base:]
+	keep := p.keep != nil
 	d.rows = d.rows[:0]
-	before := p.rows
-	for _, s := range spans {
+	var sum, filled int
+	for i := range spans {
+		s := &spans[i]
 		length := s.Len - uint32(s.Format)
 		rows := length / size
 		if rows*size != length {
@@ -307,16 +349,18 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 				s.Event, d.src.chain.bankName(p.bank), length, size)
 			return nil
 		}
-		d.rows = append(d.rows, rows)
-		e := d.base + int64(s.Event)
-		p.fillEnds(e)
 		if rows > 0 {
-			p.rows += int64(rows)
-			p.filled++
+			counts[s.Event] = rows
+			sum += int(rows)
+			filled++
 		}
-		p.fillEnds(e + 1)
+		if keep {
+			d.rows = append(d.rows, rows)
+		}
 	}
-	total := int(p.rows - before)
+	p.rows += int64(sum)
+	p.filled += int64(filled)
+	total := sum
 	if p.keep == nil || total == 0 {
 		return nil
 	}
@@ -339,10 +383,23 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 	}
 	for k, keep := range p.keep {
 		if keep {
+			if p.columns[k] == nil {
+				p.columns[k] = make([]byte, 0, d.expect(p, total)*p.layout.Columns[k].Width())
+			}
 			p.columns[k] = appendColumn(p.columns[k], p.layout.Columns[k], data, spans, d.rows, total, int(size))
 		}
 	}
 	return nil
+}
+
+// expect is how many rows the part will have, as far as can be known: those that
+// were counted, or as many an entry as in the last run and a few more.
+func (d *decoder) expect(p *part, atLeast int) int {
+	if t := d.src.tablesSoFar()[p.bank]; t != nil {
+		return max(atLeast, int(t.in(d.r)))
+	}
+	n := int(d.density[p.bank] * float64(d.run.entries))
+	return max(atLeast, min(n+n/32, int(d.run.data)/p.layout.RowSize))
 }
 
 // appendColumn appends a column's values in every span to dst. Each span has

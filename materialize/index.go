@@ -10,7 +10,6 @@ import (
 	"path/filepath"
 	"syscall"
 
-	"github.com/google/renameio/v2"
 	"github.com/klauspost/compress/zstd"
 	"github.com/zeebo/xxh3"
 )
@@ -412,7 +411,25 @@ func writeIndex(path string, h *indexHead, blocks []byte) error {
 	le.PutUint64(b[24:], xxh3.Hash(head))
 	b = append(b, head...)
 	b = append(b, blocks...)
-	return renameio.WriteFile(path, b, 0o644, renameio.WithTempDir(filepath.Dir(path)))
+	return replaceFile(path, b)
+}
+
+// replaceFile puts a new file in the place of path in one step. It does not wait
+// for the disk: the checksums tell what a power cut leaves.
+func replaceFile(path string, b []byte) error {
+	f, err := os.CreateTemp(filepath.Dir(path), ".hipofs-")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(b)
+	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	if err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
+		os.Remove(f.Name())
+	}
+	return err
 }
 
 // readBlock reads a block of an index file and checks it.

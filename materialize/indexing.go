@@ -80,7 +80,7 @@ func indexFile(ctx context.Context, name string, o IndexOptions, threads int) In
 	}
 	c.faults = &faults{log: c.log}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
-	opt := Options{Threads: threads, MaxRecord: o.MaxRecord, Index: IndexLazy, Memory: 1}
+	opt := Options{Threads: threads, MaxRecord: o.MaxRecord, Index: IndexLazy}
 	if r.Err = c.open(ctx, []string{name}, opt, threads); r.Err != nil {
 		return r
 	}

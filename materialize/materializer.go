@@ -287,9 +287,10 @@ func (m *materializer) passWants(r *run) wanted {
 	for _, k := range m.asked {
 		banks[k.bank] = true
 	}
-	full := m.chain.allSums || float64(m.passing) > passShare*float64(m.chunks.budget)
+	budget := float64(m.chunks.budget)
+	full := m.chain.allSums || float64(m.passing) > passShare*budget
 	m.mu.Unlock()
-	if held, _ := m.chunks.state(); len(banks) == 0 && float64(held) > guessShare*float64(m.chunks.budget) {
+	if held, _ := m.chunks.state(); len(banks) == 0 && float64(held+r.data) > guessShare*budget {
 		full = true
 	}
 	hidden := m.chain.banks.hidden
@@ -310,6 +311,9 @@ func (m *materializer) passWants(r *run) wanted {
 
 // keepPassed keeps what a pass gathered.
 func (m *materializer) keepPassed(s *source, r int, out *decoded) {
+	if m.chain.allSums {
+		return
+	}
 	m.mu.Lock()
 	guess := len(m.asked) == 0
 	m.mu.Unlock()
@@ -332,11 +336,13 @@ func (m *materializer) keepPassed(s *source, r int, out *decoded) {
 			m.passing += int64(len(b)) + chunkOverhead
 			m.mu.Unlock()
 		}
-		if p.rows > 0 {
-			m.chunks.addIfRoom(chunkKey{s.number, int32(r), p.bank, endsColumn}, p.ends, passShare)
+		if p.rows > 0 && m.chain.indexDir == "" {
+			m.chunks.addIfRoom(chunkKey{s.number, int32(r), p.bank, endsColumn}, ends(p.counts), passShare)
 		}
 	}
-	m.chunks.addIfRoom(chunkKey{s.number, int32(r), tagsBank, 0}, out.tags, passShare)
+	if m.chain.indexDir == "" { // otherwise the index has them
+		m.chunks.addIfRoom(chunkKey{s.number, int32(r), tagsBank, 0}, out.tags, passShare)
+	}
 }
 
 // Decoding on demand.
@@ -523,7 +529,7 @@ func (m *materializer) fly(ctx context.Context, s *source, k chunkKey, f *flight
 				f.faults[p.bank] = err
 				continue
 			}
-			f.chunks[chunkKey{k.source, k.run, p.bank, endsColumn}] = p.ends
+			f.chunks[chunkKey{k.source, k.run, p.bank, endsColumn}] = ends(p.counts)
 			for c, b := range p.columns {
 				if len(b) > 0 {
 					f.chunks[chunkKey{k.source, k.run, p.bank, int32(c)}] = b
@@ -559,7 +565,7 @@ func (m *materializer) checkEnds(s *source, r int, p *part) error {
 			return nil
 		}
 	}
-	if !bytes.Equal(said, p.ends) {
+	if !bytes.Equal(said, ends(p.counts)) {
 		s.dropIndex(idx, "it gives other entries their rows")
 		return fmt.Errorf("%s: %s has other rows an entry than its index says: %w", s.info.Name, s.chain.bankName(p.bank), ErrChanged)
 	}

@@ -57,14 +57,8 @@ func (v *survey) add(r int, out *decoded, k *packer) {
 		return c[first : first+v.src.runs[r].entries]
 	}
 	for i := range out.parts {
-		p := &out.parts[i]
-		if p.rows == 0 || p.err != nil {
-			continue
-		}
-		var before uint32
-		for e, c := 0, counts(p.bank); e < len(c); e++ {
-			through := binary.LittleEndian.Uint32(p.ends[4*e:])
-			c[e], before = through-before, through
+		if p := &out.parts[i]; p.rows > 0 && p.err == nil {
+			copy(counts(p.bank), p.counts)
 		}
 	}
 	for e, c := 0, counts(tagsBank); e < len(c); e++ {
@@ -444,11 +438,16 @@ func (s *source) notIndexed(number int, what string) error {
 	return fmt.Errorf("%w: %w", fe, ErrChanged)
 }
 
-// sinceIndexed makes damage in a record that was whole when it was indexed what
-// it is, a change.
-func (s *source) sinceIndexed(err error) error {
+// sinceIndexed makes of an error that came before the record's bytes could be
+// compared with their checksum what it is: with these bytes there would be none.
+func (s *source) sinceIndexed(number int, err error) error {
 	var fe *hipo.FormatError
-	if s.index.Load() != nil && errors.As(err, &fe) && !errors.Is(err, ErrChanged) {
+	if s.sums == nil || !errors.As(err, &fe) {
+		return err
+	}
+	s.sumMu.Lock()
+	defer s.sumMu.Unlock()
+	if s.sums[number].whole.known {
 		return fmt.Errorf("%w: %w", err, ErrChanged)
 	}
 	return err
