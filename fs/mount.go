@@ -45,8 +45,14 @@ type MountPointError struct {
 func (e *MountPointError) Error() string { return e.Path + ": " + e.Msg }
 
 const (
-	// requestSize bounds one read, and what the kernel reads ahead.
+	// requestSize bounds one read.
 	requestSize = 1 << 20
+
+	// readAhead bounds what the kernel reads around a page that a mapping
+	// touches. A slice of a column must not cost the decoding of records that it
+	// does not lie in; reading in sequence is as fast with this, since large
+	// reads are not bounded by it.
+	readAhead = 64 << 10
 
 	// forever is how long the kernel may keep names, and sizes that are known:
 	// nothing of a mount changes while it is mounted.
@@ -93,7 +99,6 @@ func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, err
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	raiseReadAhead(dir)
 	return s, nil
 }
 
@@ -106,7 +111,7 @@ func serve(conn *connection, root fusefs.InodeEmbedder, o Options) (*Server, err
 		MountOptions: fuse.MountOptions{
 			Name:                     "hipofs",
 			MaxWrite:                 requestSize, // bounds reads as well
-			MaxReadAhead:             requestSize,
+			MaxReadAhead:             readAhead,
 			MaxBackground:            maxBackground,
 			DisableReadDirPlus:       true, // it looks up what it lists, and so would wait for sizes
 			ExplicitDataCacheControl: true, // contents never change
@@ -184,20 +189,6 @@ func checkMountPoint(dir string, nonEmpty bool) error {
 		return bad("not empty: a mount would hide %q; choose another directory, or add -o nonempty", names[0])
 	}
 	return nil
-}
-
-// raiseReadAhead asks for larger reads ahead than the kernel's 128 KiB. Only
-// root may, and reading works without it.
-func raiseReadAhead(dir string) {
-	var st unix.Stat_t
-	if err := uninterrupted(func() error { return unix.Stat(dir, &st) }); err != nil {
-		return
-	}
-	bdi := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", unix.Major(st.Dev), unix.Minor(st.Dev))
-	if f, err := os.OpenFile(bdi, os.O_WRONLY, 0); err == nil {
-		fmt.Fprintf(f, "%d", requestSize>>10)
-		f.Close()
-	}
 }
 
 // uninterrupted repeats a system call that a signal has cut short.
