@@ -40,7 +40,7 @@ func TestEveryColumnHasTheGoldenChecksumsWithAnIndex(t *testing.T) {
 		t.Run(file, func(t *testing.T) {
 			name, dir := filepath.Join("../../shared/data", file), t.TempDir()
 			for _, step := range []string{"the pass makes the index", "the index is there", "and has been updated"} {
-				c := open(t, Options{IndexDir: dir}, name)
+				c := open(t, Options{IndexDir: dir, Index: IndexLazy}, name)
 				made := c.sources[0].index.Load() != nil
 				if made != (step != "the pass makes the index") {
 					t.Errorf("%s: opened by an index = %v", step, made)
