@@ -263,3 +263,49 @@ func TestDictionaryRecordHoldsMoreThanSchemas(t *testing.T) {
 		}
 	}
 }
+
+// The events of a record are walked together, some structures at a time. That
+// must not show where one event has many more of them than its neighbours.
+func TestSpansAscendHoweverManyStructuresAnEventHas(t *testing.T) {
+	for _, many := range []int{63, 64, 65, 127, 128, 129, 300} {
+		for _, big := range []bool{false, true} {
+			var long Event
+			for i := range many {
+				long.Structures = append(long.Structures, Node(uint16(100+i), 1, []int32{int32(i)}))
+			}
+			short := Event{Structures: []Structure{Node(7, 7, []int32{2})}}
+			last, again := long, long
+			last.Structures = append(slices.Clone(long.Structures), Node(7, 7, []int32{1}))
+			again.Structures = append(append([]Structure{Node(7, 7, []int32{3})}, long.Structures...), Node(7, 7, []int32{-1}))
+			built := (&File{Records: []Record{{Tag: 1, Big: big, Events: []Event{last, short, again, short}}}}).Bytes()
+			f, err := hipo.NewFile("f", bytes.NewReader(built), int64(len(built)), hipo.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			var rec hipo.Record
+			if err := f.ReadRecord(0, &rec); err != nil {
+				t.Fatal(err)
+			}
+			var got []string
+			for i, b := range rec.Banks {
+				if b.Group != 7 {
+					continue
+				}
+				data, err := rec.Data(i)
+				if err != nil {
+					t.Fatal(err)
+				}
+				for _, s := range b.Spans {
+					value := data[s.Off]
+					if s.Big {
+						value = data[s.Off+3]
+					}
+					got = append(got, fmt.Sprintf("%d:%d", s.Event, value))
+				}
+			}
+			if want := []string{"0:1", "1:2", "2:3", "3:2"}; !slices.Equal(got, want) {
+				t.Errorf("%d structures, big-endian %v: event:value %v, want %v", many, big, got, want)
+			}
+		}
+	}
+}

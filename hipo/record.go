@@ -273,40 +273,47 @@ func (rec *Record) walkAbreast(lanes []lane, first int) error {
 			return err
 		}
 	}
-	for more := true; more; {
-		more = false
-		for l := range lanes {
-			lanes[l].n = 0
+	rec.find(lanes)
+	for l := range lanes {
+		if err := rec.note(&lanes[l], first+l); err != nil {
+			return err
 		}
-		for busy := true; busy; {
-			busy = false
-			for l := range lanes {
-				ln := &lanes[l]
-				if ln.next+structureHeader > ln.end {
-					continue
-				}
-				if ln.n == laneSize {
-					more = true
-					continue
-				}
-				busy = true
-				b := rec.payload[ln.next : ln.next+structureHeader]
-				w := binary.LittleEndian.Uint64(b)
-				if ln.big {
-					w = uint64(binary.BigEndian.Uint16(b)) | w&0xFFFF0000 | uint64(binary.BigEndian.Uint32(b[4:]))<<32
-				}
-				ln.headers[ln.n], ln.places[ln.n] = w, ln.next
-				ln.n++
-				ln.next += structureHeader + int(w>>32&dataLengthMask)
-			}
-		}
-		for l := range lanes {
+		// A long event is finished before the next one is noted, so that the spans
+		// of a bank ascend.
+		for lanes[l].n == laneSize {
+			rec.find(lanes[l : l+1])
 			if err := rec.note(&lanes[l], first+l); err != nil {
 				return err
 			}
 		}
 	}
 	return nil
+}
+
+// find finds the next structures of the events in the lanes, as many as a lane
+// has room for.
+func (rec *Record) find(lanes []lane) {
+	for l := range lanes {
+		lanes[l].n = 0
+	}
+	for busy := true; busy; {
+		busy = false
+		for l := range lanes {
+			ln := &lanes[l]
+			if ln.next+structureHeader > ln.end || ln.n == laneSize {
+				continue
+			}
+			busy = true
+			b := rec.payload[ln.next : ln.next+structureHeader]
+			w := binary.LittleEndian.Uint64(b)
+			if ln.big {
+				w = uint64(binary.BigEndian.Uint16(b)) | w&0xFFFF0000 | uint64(binary.BigEndian.Uint32(b[4:]))<<32
+			}
+			ln.headers[ln.n], ln.places[ln.n] = w, ln.next
+			ln.n++
+			ln.next += structureHeader + int(w>>32&dataLengthMask)
+		}
+	}
 }
 
 // note adds the structures that a lane has found to the banks.
