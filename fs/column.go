@@ -121,6 +121,11 @@ func (c *column) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uin
 	if err := c.col.Open(ctx); err != nil {
 		return nil, 0, c.errno(ctx, err)
 	}
+	if c.col.InMemory() {
+		c.ahead.set(largeReadAhead)
+	} else {
+		c.ahead.set(smallReadAhead)
+	}
 	return nil, fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH, 0
 }
 

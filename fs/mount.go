@@ -48,12 +48,6 @@ const (
 	// requestSize bounds one read.
 	requestSize = 1 << 20
 
-	// readAhead bounds what the kernel reads around a page that a mapping
-	// touches. A slice of a column must not cost the decoding of records that it
-	// does not lie in; reading in sequence is as fast with this, since large
-	// reads are not bounded by it.
-	readAhead = 64 << 10
-
 	// forever is how long the kernel may keep names, and sizes that are known:
 	// nothing of a mount changes while it is mounted.
 	forever = 24 * time.Hour
@@ -95,10 +89,12 @@ func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, err
 	if err != nil {
 		return nil, err
 	}
-	s, err := serve(conn, newRoot(chain, o), o)
+	ahead := new(readAhead)
+	s, err := serve(conn, newRoot(chain, o, ahead), o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
+	ahead.find(dir)
 	return s, nil
 }
 
@@ -111,7 +107,7 @@ func serve(conn *connection, root fusefs.InodeEmbedder, o Options) (*Server, err
 		MountOptions: fuse.MountOptions{
 			Name:                     "hipofs",
 			MaxWrite:                 requestSize, // bounds reads as well
-			MaxReadAhead:             readAhead,
+			MaxReadAhead:             smallReadAhead,
 			MaxBackground:            maxBackground,
 			DisableReadDirPlus:       true, // it looks up what it lists, and so would wait for sizes
 			ExplicitDataCacheControl: true, // contents never change

@@ -466,7 +466,7 @@ func TestDamageIsToldAtOpenAndOnce(t *testing.T) {
 func TestPanicBecomesEIO(t *testing.T) {
 	var said log
 	o := Options{Log: said.logger()}
-	root := newRoot(open(t, materialize.Options{}, codecs+"tiny.hipo"), o).(*folder)
+	root := newRoot(open(t, materialize.Options{}, codecs+"tiny.hipo"), o, new(readAhead)).(*folder)
 	root.in = newFixed(append(root.in.(*fixed).entries,
 		entry{"x.npy", syscall.S_IFREG, func(at place) node {
 			return newDocument(at, func(context.Context) ([]byte, error) { panic("as told") })
@@ -638,7 +638,7 @@ func TestTheMountIsReadOnlyAndNamed(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := serve(conn, newRoot(chain, tt.o), tt.o)
+			s, err := serve(conn, newRoot(chain, tt.o, new(readAhead)), tt.o)
 			if err != nil {
 				t.Fatal(err)
 			}

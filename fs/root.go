@@ -26,9 +26,10 @@ type tree struct {
 	names   naming
 	version string
 	border  *border
+	ahead   *readAhead
 }
 
-func newRoot(chain *materialize.Chain, o Options) fusefs.InodeEmbedder {
+func newRoot(chain *materialize.Chain, o Options, ahead *readAhead) fusefs.InodeEmbedder {
 	view := chain.View()
 	t := &tree{
 		chain:   chain,
@@ -38,6 +39,7 @@ func newRoot(chain *materialize.Chain, o Options) fusefs.InodeEmbedder {
 		names:   naming{dots: o.DotNames},
 		version: o.Version,
 		border:  &border{log: o.Log, faults: chain.Errors, said: map[string]bool{}},
+		ahead:   ahead,
 	}
 	return t.folder(place{t, ""})
 }

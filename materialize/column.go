@@ -143,6 +143,34 @@ func (c *Column) Open(ctx context.Context) error {
 	return nil
 }
 
+// mostRuns is how many runs InMemory looks at.
+const mostRuns = 4096
+
+// InMemory reports whether reading the column decodes nothing. Of a column that
+// is spread over very many records it says no without looking.
+func (c *Column) InMemory() bool {
+	k, ok := c.needs()
+	if !ok {
+		return false
+	}
+	left := mostRuns
+	for _, s := range c.view.sources {
+		t := s.tablesSoFar()[k.bank]
+		if t == nil {
+			continue
+		}
+		for r := range s.runs {
+			if t.in(r) == 0 {
+				continue
+			}
+			if left--; left < 0 || !c.view.chain.m.chunks.has(chunkKey{s.number, int32(r), k.bank, k.column}) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
 // verifyColumn inflates whatever the counting pass has left alone of a column:
 // its streams in split records.
 func (s *source) verifyColumn(ctx context.Context, k columnKey) error {

@@ -384,7 +384,7 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 	for k, keep := range p.keep {
 		if keep {
 			if p.columns[k] == nil {
-				p.columns[k] = make([]byte, 0, d.expect(p, total)*p.layout.Columns[k].Width())
+				p.columns[k] = make([]byte, 0, d.expect(p, total)*p.layout.Columns[k].Width()+word)
 			}
 			p.columns[k] = appendColumn(p.columns[k], p.layout.Columns[k], data, spans, d.rows, total, int(size))
 		}
@@ -402,35 +402,55 @@ func (d *decoder) expect(p *part, atLeast int) int {
 	return max(atLeast, min(n+n/32, int(d.run.data)/p.layout.RowSize))
 }
 
+// word is how much a short copy moves at once. Most events have a few rows, and
+// a call for each of their columns would cost more than the copy.
+const word = 32
+
 // appendColumn appends a column's values in every span to dst. Each span has
 // the rows that rows gives it; total is their sum.
 func appendColumn(dst []byte, c hipo.Column, data []byte, spans []hipo.Span, rows []uint32, total, rowSize int) []byte {
 	width := c.Width()
 	from := len(dst)
-	dst = slices.Grow(dst, total*width)[:from+total*width]
-	out := dst[from:]
+	// Short copies write whole words: past their end, where the next one begins.
+	dst = slices.Grow(dst, total*width+word)
+	room := dst[:cap(dst)]
+	at := from
 	for j := range spans {
 		s := &spans[j]
 		n := int(rows[j])
 		if n == 0 {
 			continue
 		}
-		piece := out[:n*width]
-		out = out[n*width:]
-		if s.Format == 0 {
-			off, length := c.Span(n)
-			copy(piece, data[int(s.Off)+off:int(s.Off)+off+length])
-		} else { // a composite bank is row-major
-			at := int(s.Off) + int(s.Format) + c.Start()
+		off, length := c.Span(n)
+		if s.Format != 0 { // a composite bank is row-major
+			row := int(s.Off) + int(s.Format) + c.Start()
 			for r := range n {
-				copy(piece[r*width:(r+1)*width], data[at+r*rowSize:])
+				copy(room[at+r*width:at+(r+1)*width], data[row+r*rowSize:])
 			}
+		} else if off += int(s.Off); length <= 2*word && off+2*word <= len(data) && at+2*word <= len(room) {
+			copyWord((*[word]byte)(room[at:]), (*[word]byte)(data[off:]))
+			if length > word {
+				copyWord((*[word]byte)(room[at+word:]), (*[word]byte)(data[off+word:]))
+			}
+		} else {
+			copy(room[at:at+length], data[off:off+length])
 		}
 		if s.Big {
-			swap(piece, c.Type.Size)
+			swap(room[at:at+length], c.Type.Size)
 		}
+		at += length
 	}
-	return dst
+	return room[:at]
+}
+
+// copyWord copies without a call: assigning the array would be one.
+func copyWord(dst, src *[word]byte) {
+	le := binary.LittleEndian
+	a, b, c, d := le.Uint64(src[0:]), le.Uint64(src[8:]), le.Uint64(src[16:]), le.Uint64(src[24:])
+	le.PutUint64(dst[0:], a)
+	le.PutUint64(dst[8:], b)
+	le.PutUint64(dst[16:], c)
+	le.PutUint64(dst[24:], d)
 }
 
 // swap reverses the bytes of each value in b.
