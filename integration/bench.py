@@ -1,17 +1,23 @@
 #!/usr/bin/env python3
-"""Time and memory of hipofs beside oxihipo, on one machine, in one run, with equal checksums.
+"""Time, memory and work of hipofs beside its peers: one machine, one run, the same bytes, equal checksums.
 
-    bench.py [--events N] [--runs N]
+    bench.py [--runs N] [--events N] [--files N] [--chain N] [--only LINE,...] [--no-save]
 
-Needs build/hipofs (make build) and ../shared/bench/mkdst.py, whose file is kept in build/. Each figure is the
-median of the runs, which alternate between the two readers; the source is in the kernel's page cache for both.
-A pair whose checksums differ is not printed, and the status is then 1.
+Needs build/hipofs (make build) and ../shared/bench/mkdst.py, whose files are kept in build/. Each time is the median of
+the runs, which take turns with the peer's; sources are in the kernel's page cache, indexes and settings in a folder that
+is new for each run. A line whose checksums differ is not printed, and the status is then 1. A line that misses its bar is
+printed like any other. The whole table goes to integration/RESULTS.md unless --only or --no-save is given.
 
-  column   from the start of the hipofs command to the array of REC::Particle/px and its offsets in NumPy;
-           beside a process that imports oxihipo and reads the same column
-  bank     the same for the 28 columns of REC::Calorimeter
-  second   the second read of that column inside the same process
-  memory   the peak of the serving hipofs plus that of the reader, after the first read; beside oxihipo's process
+  pass     the pass that makes an index, beside a loop that reads, checksums and inflates; one processor, two
+  column   from the start of the hipofs command to one column and its offsets in NumPy; beside a process that imports
+  bank     oxihipo, or hipopybind, and reads the same. The same for a bank of 28 columns, all REC banks, and the same
+  rec      column of files in other codecs. No index is there, and none is written but where the line says so
+  codecs
+  files    the start of the command until ls of the mount answers, for many files of 194 banks that have indexes
+  size     the index beside its file
+  slices   records that slices decode; counted, not timed
+  bytes    bytes read for one column of a per-column file; counted
+  chain    a chain of files that exist as indexes alone, made up of those of two DSTs
 """
 from __future__ import annotations
 
@@ -20,134 +26,400 @@ import datetime
 import json
 import os
 import platform
-import statistics
+import random
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from importlib.metadata import version
 from pathlib import Path
+from statistics import median
+from typing import Callable, Iterator, NamedTuple
 
-ROOT = Path(__file__).resolve().parent.parent
+import benchfiles
+from harness import ROOT, daemons, environment, mounted, run
+from layout import splits
+
 HIPOFS = ROOT / "build" / "hipofs"
-WRITER = Path(os.environ.get("HIPOFS_SHARED", ROOT.parent / "shared")) / "bench" / "mkdst.py"
-TASKS = {"column": ("REC::Particle", ["px"]), "bank": ("REC::Calorimeter", [])}
+PEERS = ROOT / "build" / "peers"
+RESULTS = ROOT / "integration" / "RESULTS.md"
+HIPOPYBIND = "hipopybind==2.0.1"
 
 
-# ---------------------------------------------------------------- one reader, a process of its own
+class Row(NamedTuple):
+    """A line of the table. The figure is what the bar is about."""
+    what: str
+    ours: str
+    beside: str = ""
+    figure: float | None = None
+    bar: float | None = None
+    least: bool = False   # the bar is a least, not a most
+    unit: str = ""        # of figure and bar; "": a ratio
 
-def read_hipofs(mount: str, bank: str, columns: list[str]) -> dict:
-    import numpy as np
-    folder = f"{mount}/{bank}"
-    if not columns:
-        with open(f"{folder}/schema.json") as f:
-            columns = [c["name"] for c in json.load(f)["columns"]]
-    return {c: np.load(f"{folder}/{c}.npy") for c in [*columns, "offsets"]}
+    @property
+    def verdict(self) -> str:
+        if self.bar is None or self.figure is None:
+            return ""
+        return "" if (self.figure >= self.bar if self.least else self.figure <= self.bar) else "missed"
 
-
-def read_oxihipo(source: str, bank: str, columns: list[str]) -> dict:
-    import oxihipo
-    (_, offsets, values), = oxihipo.open(source).read_columns([(bank, columns)])
-    return {name: array for name, array, _ in values} | {"offsets": offsets}
-
-
-def child(reader: str, where: str, task: str) -> None:
-    """Read twice; print when the first read was done, how long the second took, and what was read."""
-    import hashlib
-    bank, columns = TASKS[task]
-    read = {"hipofs": read_hipofs, "oxihipo": read_oxihipo}[reader]
-    got = read(where, bank, columns)
-    done = time.monotonic()
-    peak = peak_of(os.getpid())
-    sums = {name: hashlib.sha256(a.tobytes()).hexdigest() for name, a in sorted(got.items())}
-    del got
-    again = time.perf_counter()
-    second = read(where, bank, columns)
-    again = time.perf_counter() - again
-    same = all(hashlib.sha256(a.tobytes()).hexdigest() == sums[name] for name, a in second.items())
-    print(json.dumps({"done": done, "peak": peak, "second": again, "sums": sums, "same": same}))
+    def cells(self) -> list[str]:
+        def shown(v: float | None) -> str:
+            return "" if v is None else f"{v:.3g}" + (f" {self.unit}" if self.unit else "")
+        bar = "" if self.bar is None else ("at least " if self.least else "at most ") + shown(self.bar)
+        return [self.what, self.ours, self.beside, shown(self.figure), bar, self.verdict]
 
 
-def read_in_child(reader: str, where: str, task: str) -> dict:
-    done = subprocess.run([sys.executable, __file__, "--child", reader, where, task], stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout)
+class Differ(Exception):
+    """Two readers do not agree."""
 
 
-# ---------------------------------------------------------------- one run of each
+class Bench(NamedTuple):
+    runs: int
+    events: int
+    files: int
+    chain: int
+    home: Path   # a folder for everything that ends with the run
 
-def peak_of(pid: int) -> int:
-    """Peak resident memory of a process, bytes."""
-    return int(Path(f"/proc/{pid}/status").read_text().split("VmHWM:")[1].split()[0]) * 1024
+    def fresh(self, name: str) -> Path:
+        """A new folder."""
+        return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.home))
+
+    def env(self) -> dict[str, str]:
+        """An environment whose caches and settings are empty."""
+        return environment(self.fresh("home"))
 
 
-def run_hipofs(source: str, task: str, env: dict[str, str]) -> dict:
-    from harness import daemons
-    with tempfile.TemporaryDirectory(prefix="hipofs-bench-") as point:
-        began = time.monotonic()
-        subprocess.run([HIPOFS, "--no-index", source, point], check=True, env=env)
-        try:
-            got = read_in_child("hipofs", point, task)
-            got["memory"] = got["peak"] + peak_of(daemons(point)[0])
-        finally:
-            subprocess.run([HIPOFS, "umount", point], check=True, env=env)
+def status(pid: int, key: str) -> int:
+    """VmRSS or VmHWM of a process, bytes."""
+    return int(Path(f"/proc/{pid}/status").read_text().split(f"{key}:")[1].split()[0]) * 1024
+
+
+def s(seconds: float) -> str:
+    return f"{seconds:.3f} s"
+
+
+def mb(size: float) -> str:
+    return f"{size / 1e6:.0f} MB"
+
+
+# ---------------------------------------------------------------- one read by one reader
+
+def reader(*argv: str | Path, env: dict[str, str] | None = None) -> dict:
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, ROOT / "integration/benchreader.py", *argv], stdout=subprocess.PIPE, check=True, env=env)
+    got = json.loads(done.stdout)
     return got | {"first": got["done"] - began}
 
 
-def run_oxihipo(source: str, task: str) -> dict:
+def by_hipofs(b: Bench, source: Path, task: list[str], *options: str) -> dict:
+    env, point = b.env(), b.fresh("mnt")
     began = time.monotonic()
-    got = read_in_child("oxihipo", source, task)
-    return got | {"first": got["done"] - began, "memory": got["peak"]}
+    run(HIPOFS, *options, source, point, env=env)
+    try:
+        got = reader("hipofs", point, *task)
+        return got | {"first": got["done"] - began, "daemon": status(daemons(point)[0], "VmHWM")}
+    finally:
+        run(HIPOFS, "umount", point, env=env)
+
+
+def by_oxihipo(source: Path, task: list[str]) -> dict:
+    return reader("oxihipo", source, *task)
+
+
+def by_hipopybind(source: Path, task: list[str]) -> dict:
+    return reader("hipopybind", source, *task, env=os.environ | {"PYTHONPATH": str(PEERS)})
+
+
+def agree(what: str, *runs: dict) -> None:
+    for r in runs:
+        if r["sums"] != runs[0]["sums"]:
+            raise Differ(f"{what}: the checksums differ")
+
+
+def of(runs: list[dict], key: str) -> float:
+    return median(r[key] for r in runs)
+
+
+def peer() -> str:
+    """Installs hipopybind into build/; why it cannot be measured, or nothing."""
+    if (PEERS / "hipopybind").is_dir():
+        return ""
+    for pip in ([sys.executable, "-m", "pip"], ["python3", "-m", "pip", "--python", sys.executable]):
+        done = subprocess.run([*pip, "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore",
+                               "--no-deps", "--target", PEERS, HIPOPYBIND], capture_output=True, text=True)
+        if done.returncode == 0:
+            return ""
+    return "cannot be installed: " + (done.stderr.strip().splitlines() or ["no pip"])[-1]
+
+
+# ---------------------------------------------------------------- the lines
+
+def passes(b: Bench) -> Iterator[Row]:
+    source = benchfiles.dst(b.events)
+    benchfiles.warm(source)
+    binary = b.home / "materialize.test"
+    subprocess.run(["go", "test", "-c", "-o", binary, "./materialize"], cwd=ROOT, check=True)
+
+    def seconds(which: str, processors: int) -> float:
+        out = subprocess.run([binary, "-test.run=^$", f"-test.bench=^BenchmarkPass$/^{which}$", "-test.benchtime=3x"],
+                             cwd=ROOT / "materialize", check=True, capture_output=True, text=True,
+                             env=os.environ | {"HIPOFS_DST": str(source), "GOMAXPROCS": str(processors)}).stdout
+        return float(re.search(r"([\d.]+) ns/op", out)[1]) / 1e9
+
+    ours, bare = {}, {}
+    for processors in (1, 2):
+        pairs = [(seconds("index", processors), seconds("bare", processors)) for _ in range(b.runs)]
+        ours[processors], bare[processors] = (median(p[i] for p in pairs) for i in (0, 1))
+        yield Row(f"index pass beside a bare loop, {processors} processor{'s'[:processors - 1]}", s(ours[processors]),
+                  s(bare[processors]), ours[processors] / bare[processors], 1.15)
+    yield Row("index pass, two processors beside one", s(ours[2]), s(ours[1]), ours[1] / ours[2], 1.8, least=True)
+
+
+def comparison(b: Bench, what: str, source: Path, task: list[str], bar: float | None, *options: str) -> Iterator[Row]:
+    """hipofs and oxihipo in turn."""
+    benchfiles.warm(source)
+    ours, theirs = [], []
+    for _ in range(b.runs):
+        ours.append(by_hipofs(b, source, task, *options))
+        theirs.append(by_oxihipo(source, task))
+    agree(what, *ours, *theirs)
+    yield Row(what, s(of(ours, "first")), s(of(theirs, "first")), of(ours, "first") / of(theirs, "first"), bar)
+    yield Row("   again in the same process", s(of(ours, "again")), s(of(theirs, "again")), of(ours, "again") / of(theirs, "again"))
+    daemon, peak = of(ours, "daemon"), of(theirs, "peak")
+    yield Row("   peak memory: hipofs; oxihipo's process", mb(daemon), mb(peak), daemon / peak, 1 / 3 if task == REC else None)
+    yield Row("   peak memory: hipofs and its reader", mb(daemon + of(ours, "peak")), mb(peak), (daemon + of(ours, "peak")) / peak)
+
+
+COLUMN, BANK, REC = ["REC::Particle", "px"], ["REC::Calorimeter"], ["REC::*"]
+
+
+def column(b: Bench) -> Iterator[Row]:
+    source = benchfiles.dst(b.events)
+    yield from comparison(b, "one column, beside oxihipo", source, COLUMN, 0.95, "--no-index")
+    kept = [by_hipofs(b, source, COLUMN) for _ in range(b.runs)]
+    yield Row("   the same, and the index is made and kept", s(of(kept, "first")))
+    why = peer()
+    if not why:
+        try:
+            theirs = [by_hipopybind(source, COLUMN) for _ in range(b.runs)]
+            agree("hipopybind", *kept, *theirs)
+            yield Row("one column, beside hipopybind", s(of(kept, "first")), s(of(theirs, "first")),
+                      of(kept, "first") / of(theirs, "first"))
+        except subprocess.CalledProcessError as e:
+            why = f"cannot read this file: status {e.returncode}"
+    if why:
+        yield Row(f"one column, beside hipopybind, which {why}", "")
+
+
+def bank(b: Bench) -> Iterator[Row]:
+    yield from comparison(b, "28 columns and offsets", benchfiles.dst(b.events), BANK, 0.7, "--no-index")
+
+
+def rec(b: Bench) -> Iterator[Row]:
+    yield from comparison(b, "all REC banks", benchfiles.dst(b.events), REC, 0.75, "--no-index")
+
+
+def codecs(b: Bench) -> Iterator[Row]:
+    for codec in ("lz4+perbank", "lz4+percolumn"):
+        rows = comparison(b, f"one column, {codec}", benchfiles.dst(b.events // 2, codec), COLUMN, None, "--no-index")
+        yield next(rows)
+
+
+def files(b: Bench) -> Iterator[Row]:
+    paths = benchfiles.copies(b.fresh("files") / "data", b.files)
+    folder, index = paths[0].parent, b.fresh("index")
+    run(HIPOFS, "index", "-q", f"--index-dir={index}", folder, env=b.env(), timeout=600)
+    times, resident = [], {}
+    for n, sources in [(1, [paths[0]])] + [(b.files, [folder])] * b.runs:
+        env, point = b.env(), b.fresh("mnt")
+        began = time.monotonic()
+        run(HIPOFS, f"--index-dir={index}", *sources, point, env=env)
+        try:
+            names = os.listdir(point)
+            times.append(time.monotonic() - began)
+            resident.setdefault(n, []).append(status(daemons(point)[0], "VmRSS"))
+            stats = json.loads((point / ".hipofs/stats.json").read_text())
+            entries = [f["entries"] for f in json.loads((point / ".hipofs/files.json").read_text())]
+            if len(names) < 194 or entries != [101] * n or stats["bytes_read"]:
+                raise Differ(f"files: {len(names)} names, {sum(entries)} entries, {stats['bytes_read']} bytes read")
+        finally:
+            run(HIPOFS, "umount", point, env=env)
+    some = paths[:max(1, b.files // 10)]
+    script = ("import sys, oxihipo; c = oxihipo.open(sys.argv[1:]); assert c.num_entries == 101 * len(sys.argv[1:]); "
+              "print(open('/proc/self/status').read().split('VmHWM:')[1].split()[0])")
+    began = time.monotonic()
+    peak = int(run(sys.executable, "-c", script, *some).stdout) * 1024
+    took = time.monotonic() - began
+    yield Row(f"ls of {b.files} indexed files of 194 banks; oxihipo opens {len(some)}", s(median(times[1:])), s(took),
+              median(times[1:]), 0.3 * b.files / 1000, unit="s")
+    each = (median(resident[b.files]) - resident[1][0]) / max(1, b.files - 1)
+    yield Row("   memory for each file; oxihipo's peak for each", f"{each / 1e3:.1f} KB", f"{peak / len(some) / 1e3:.0f} KB",
+              each / 1e3, 50, unit="KB")
+
+
+def size(b: Bench) -> Iterator[Row]:
+    for what, source, bar in [
+        ("index of a DST", benchfiles.dst(b.events), 0.15),
+        ("index of a DST, lz4+perbank", benchfiles.dst(b.events // 2, "lz4+perbank"), 0.15),
+        ("index of a DST, lz4+percolumn", benchfiles.dst(b.events // 2, "lz4+percolumn"), 0.15),
+        ("index of hits, over 10 KB an event", benchfiles.hits(b.events // 40), 0.05),
+    ]:
+        index = b.fresh("index")
+        run(HIPOFS, "index", "-q", f"--index-dir={index}", source, env=b.env(), timeout=600)
+        kept, = index.iterdir()
+        a, z = kept.stat().st_size, source.stat().st_size
+        yield Row(what, f"{a / 1e3:.0f} KB", mb(z), 100 * a / z, bar, unit="%")
+
+
+def slices(b: Bench) -> Iterator[Row]:
+    import numpy as np
+    import oxihipo
+    source, env = benchfiles.dst(b.events), b.env()
+    run(HIPOFS, "index", "-q", source, env=env, timeout=600)
+    rng = random.Random(5042)
+    truth = {bk: {c: a for c, a, _ in cols} for bk, _, cols in oxihipo.open(str(source)).read_columns(
+        [("REC::Particle", ["px", "pid"]), ("REC::Calorimeter", ["energy", "status"]), ("REC::Traj", ["x"])])}
+    decoded = []
+    with mounted(HIPOFS, env, source, "--memory=256M") as m:
+        for _ in range(100):
+            bk = rng.choice(sorted(truth))
+            c = rng.choice(sorted(truth[bk]))
+            a = rng.randrange(len(truth[bk][c]) - 1000)
+            before = m.decoded()
+            got = np.array(np.load(m / f"{bk}/{c}.npy", mmap_mode="r")[a:a + 1000])
+            decoded.append(m.decoded() - before)
+            if got.tobytes() != truth[bk][c][a:a + 1000].tobytes():
+                raise Differ(f"{bk}/{c}[{a}:{a + 1000}] differs")
+    yield Row("records decoded for a slice of 1,000 rows: most, mean of 100", str(max(decoded)),
+              f"{sum(decoded) / len(decoded):.2f}", max(decoded), 2, unit="records")
+
+
+def bytes_read(b: Bench) -> Iterator[Row]:
+    import numpy as np
+    import oxihipo
+    source, env = benchfiles.dst(b.events // 2, "lz4+percolumn"), b.env()
+    run(HIPOFS, "index", "-q", source, env=env, timeout=600)
+    layout, chain, worst = splits(source), oxihipo.open(str(source)), None
+    for bk, c in [("REC::Particle", "px"), ("REC::Calorimeter", "energy"), ("REC::Traj", "x"), ("REC::Particle", "pid")]:
+        with mounted(HIPOFS, env, source) as m:
+            got = np.load(m / f"{bk}/{c}.npy")
+            read = m.json("stats.json")["bytes_read"]
+            schema = json.loads((m / f"{bk}/schema.json").read_text())
+        (_, _, ((_, values, _),)), = chain.read_columns([(bk, [c])])
+        if got.tobytes() != values.tobytes():
+            raise Differ(f"{bk}/{c} differs")
+        at = (schema["group"], schema["item"]), [x["name"] for x in schema["columns"]].index(c)
+        need = sum(r.head + sum(t.length for t in r.streams if (t.key, t.column) == at) for r in layout)
+        worst = max(worst or (0,), (read / need, read, need, f"{bk}/{c}"))
+    ratio, read, need, name = worst
+    yield Row(f"bytes read for {name}, the worst of 4; stored bytes and directories", f"{read / 1e6:.3f} MB", f"{need / 1e6:.3f} MB", ratio, 1.05)
+
+
+def chain(b: Bench) -> Iterator[Row]:
+    import numpy as np
+    import oxihipo
+    if not b.chain:
+        return
+    templates = [benchfiles.dst(100_000, seed=seed) for seed in (1, 2)]
+    folder, point, env = b.fresh("chain"), b.fresh("mnt"), b.env()
+    benchfiles.made_up(folder, b.chain, templates)
+    known = [oxihipo.open(str(t)).read_columns([("REC::Traj", ["layer"])])[0][1] for t in templates]
+    began = time.monotonic()
+    run(HIPOFS, f"--index-dir={folder}/index", folder / "data", point, env=env)
+    try:
+        os.listdir(point)
+        took, pid = time.monotonic() - began, daemons(point)[0]
+        offsets, rng = np.load(point / "REC::Traj/offsets.npy", mmap_mode="r"), random.Random(5042)
+        entries = np.cumsum([0] + [len(known[i % 2]) - 1 for i in range(b.chain)])
+        rows = np.cumsum([0] + [int(known[i % 2][-1]) for i in range(b.chain)])
+        checked = 0
+        for i in [*rng.sample(range(b.chain), min(b.chain, 500)), b.chain - 1]:
+            a = rng.randrange(100_000 - 1000)
+            for first, last in ((0, 10), (a, a + 1000), (99_990, 100_001)):
+                got = np.array(offsets[entries[i] + first:entries[i] + last])
+                if not np.array_equal(got, known[i % 2][first:last] + rows[i]):
+                    raise Differ(f"offsets of file {i} from {first} on differ")
+                checked += len(got)
+        if offsets.dtype != np.int64 or len(offsets) != entries[-1] + 1 or offsets[-1] != rows[-1]:
+            raise Differ("offsets end wrong")
+        peak = status(pid, "VmHWM")
+        del offsets
+    finally:
+        run(HIPOFS, "umount", point, env=env)
+    yield Row(f"a chain of {b.chain} files, {entries[-1]:.3g} events, mounted and listed", s(took), "", took, 10, unit="s")
+    yield Row(f"   peak memory, {checked} offsets up to {rows[-1]:.3g} compared", mb(peak), "", peak / (1 << 20), 500, unit="MiB")
+
+
+LINES: dict[str, Callable[[Bench], Iterator[Row]]] = {
+    "pass": passes, "column": column, "bank": bank, "rec": rec, "codecs": codecs, "files": files, "size": size,
+    "slices": slices, "bytes": bytes_read, "chain": chain}
+
+
+# ---------------------------------------------------------------- the table
+
+def machine(b: Bench) -> list[str]:
+    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+    ours = subprocess.run([HIPOFS, "version"], capture_output=True, text=True, check=True).stdout.split("\n")[0]
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return [f"{datetime.date.today()}, {os.cpu_count()} x {cpu}, Linux {platform.release()}",
+            f"{ours}{' ' + commit if commit else ''}; oxihipo {version('oxihipo')}, {HIPOPYBIND.replace('==', ' ')}, "
+            f"numpy {version('numpy')}, Python {platform.python_version()}",
+            f"{b.events} events of a DST, {mb(benchfiles.dst(b.events).stat().st_size)}; medians of {b.runs}"]
+
+
+HEAD = ["what", "hipofs", "beside it", "ratio", "bar", ""]
+
+ABOUT = """# What hipofs costs, beside its peers
+
+Written by `make bench`, losses included. `integration/bench.py` says what each line includes. Equal checksums are a
+condition for a line to be here; a bar that is missed is marked.
+"""
+
+
+def save(about: list[str], rows: list[Row]) -> None:
+    """The table of this run, and a line for each run before it."""
+    past = [line for line in RESULTS.read_text().splitlines() if line.startswith("- ")] if RESULTS.exists() else []
+    figures = "; ".join(f"{r.what.strip()} {r.figure:.3g}" for r in rows if r.figure is not None and r.bar is not None)
+    table = "\n".join("| " + " | ".join(c.replace("   ", "… ", 1) for c in cells) + " |"
+                      for cells in [HEAD, ["---"] * len(HEAD), *(r.cells() for r in rows)])
+    RESULTS.write_text(ABOUT + "\n" + "  \n".join(about) + "\n\n" + table + "\n\n## Each run\n\n" +
+                       "\n".join([*past, f"- {about[0]}, {about[1].split(';')[0]}: {figures}"]) + "\n")
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--events", type=int, default=200_000)
     parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--events", type=int, default=400_000, help="of the DST; others are parts of it")
+    parser.add_argument("--files", type=int, default=1000)
+    parser.add_argument("--chain", type=int, default=10_000, help="files of the made-up chain, 290 KB each; 0 leaves it out")
+    parser.add_argument("--only", default=",".join(LINES), help="lines: " + ", ".join(LINES))
+    parser.add_argument("--no-save", action="store_true")
     a = parser.parse_args()
+    lines = a.only.split(",")
+    if unknown := set(lines) - set(LINES):
+        parser.error(f"no such line: {', '.join(sorted(unknown))}")
 
-    source = ROOT / "build" / f"bench-{a.events}.hipo"
-    if not source.exists():
-        if not WRITER.exists():
-            print(f"bench: {WRITER} is missing; it writes the file to read", file=sys.stderr)
-            return 1
-        part = source.with_suffix(".part")
-        subprocess.run([sys.executable, WRITER, part, "--events", str(a.events)], check=True)
-        part.rename(source)
-    subprocess.run(["cat", source], stdout=subprocess.DEVNULL, check=True)  # into the page cache, for both
-
-    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
-    print(f"{datetime.date.today()}  {os.cpu_count()} x {model}, Linux {platform.release()}")
-    hipofs_version = subprocess.run([HIPOFS, "version"], capture_output=True, text=True, check=True).stdout.split("\n")[0]
-    print(f"{hipofs_version}; oxihipo {version('oxihipo')}, numpy {version('numpy')}, Python {platform.python_version()}")
-    print(f"{a.events} events, {source.stat().st_size / 1e6:.0f} MB, medians of {a.runs}\n")
-    print(f"{'':24}{'hipofs':>12}{'oxihipo':>12}{'ratio':>8}")
-
-    def row(label: str, ours: float, theirs: float, unit: str) -> None:
-        print(f"{label:24}{ours:12.4g}{theirs:12.4g}{ours / theirs:8.3g}  {unit}")
-
-    wrong = 0
+    wrong, rows = 0, []
     with tempfile.TemporaryDirectory(prefix="hipofs-bench-") as home:
-        env = {k: v for k, v in os.environ.items() if not k.startswith("HIPOFS_")} | {"XDG_CACHE_HOME": home, "XDG_CONFIG_HOME": home}
-        for task, (bank, columns) in TASKS.items():
-            ours, theirs = [], []
-            for _ in range(a.runs):
-                ours.append(run_hipofs(str(source), task, env))
-                theirs.append(run_oxihipo(str(source), task))
-            if any(r["sums"] != ours[0]["sums"] or not r["same"] for r in ours + theirs):
-                print(f"{task}: the checksums differ; no figure is given", file=sys.stderr)
+        b = Bench(a.runs, a.events, a.files, a.chain, Path(home))
+        about = machine(b)
+        print("\n".join(about), "\n")
+        form = "{:66}{:>11}{:>11}  {:<13}{:<18}{}"
+        print(form.format(*HEAD), flush=True)
+        for line in lines:
+            try:
+                for row in LINES[line](b):
+                    rows.append(row)
+                    print(form.format(*row.cells()).rstrip(), flush=True)
+            except Differ as e:
+                print(f"{line}: {e}; no figure is given", file=sys.stderr)
                 wrong = 1
-                continue
-            what = f"{bank}/{columns[0]}" if columns else bank
-            median = lambda runs, key: statistics.median(r[key] for r in runs)
-            print(f"{what}: {len(ours[0]['sums']) - 1} columns and offsets, checksums equal")
-            row("  first read", median(ours, "first"), median(theirs, "first"), "s")
-            row("  second read", median(ours, "second"), median(theirs, "second"), "s")
-            row("  peak memory", median(ours, "memory") / 1e6, median(theirs, "memory") / 1e6, "MB")
+    if set(lines) == set(LINES) and not wrong and not a.no_save:
+        save(about, rows)
+        print(f"\nkept in {RESULTS.relative_to(ROOT)}")
     return wrong
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--child"]:
-        child(*sys.argv[2:])
-    else:
-        sys.exit(main())
+    sys.exit(main())
