@@ -227,8 +227,8 @@ func (rec *Record) walk(bytes int) error {
 // Structures are found one behind the other, and each header is a cache miss.
 // Walked abreast, the misses of several events overlap.
 const (
-	abreast  = 16
-	laneSize = 64 // structures that are found before they are noted
+	abreast  = 8
+	laneSize = 32 // structures that are found before they are noted
 )
 
 // lane is the walk through one event.
