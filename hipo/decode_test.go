@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/hipofs/hipofs/hipo"
+	"github.com/hipofs/hipofs/hipo/hipotest"
 )
 
 // A decoded file is every value of it, as hipo_ref.py's sha_rows has them:
@@ -307,4 +308,57 @@ func openBytes(t testing.TB, data []byte) *hipo.File {
 		t.Fatal(err)
 	}
 	return f
+}
+
+// Events with more structures than are found at once, beside short ones: each
+// bank's spans must be in the order of events, the first copy of each.
+func TestEventsOfManyStructuresKeepTheirOrder(t *testing.T) {
+	const events, kinds = 40, 150
+	f := hipotest.File{NoDictionary: true}
+	var r hipotest.Record
+	for e := range events {
+		var ev hipotest.Event
+		if e%3 != 0 {
+			for copies := range 2 {
+				for k := range kinds {
+					ev.Structures = append(ev.Structures, hipotest.Node(uint16(k), 7, []int32{int32(1000*e + k + 500*copies)}))
+				}
+			}
+		}
+		r.Events = append(r.Events, ev)
+	}
+	r.Tag = 1
+	f.Records = []hipotest.Record{r}
+	b := f.Bytes()
+	file, err := hipo.NewFile("many", bytes.NewReader(b), int64(len(b)), hipo.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rec hipo.Record
+	if err := file.ReadRecord(0, &rec); err != nil {
+		t.Fatal(err)
+	}
+	if len(rec.Banks) != kinds {
+		t.Fatalf("%d banks, want %d", len(rec.Banks), kinds)
+	}
+	for i, bank := range rec.Banks {
+		data, err := rec.Data(i)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := 0
+		for _, s := range bank.Spans {
+			for e%3 == 0 {
+				e++
+			}
+			got := binary.LittleEndian.Uint32(data[s.Off:])
+			if int(s.Event) != e || int(got) != 1000*e+int(bank.Group) {
+				t.Fatalf("bank %d: event %d with %d, want event %d with %d", bank.Group, s.Event, got, e, 1000*e+int(bank.Group))
+			}
+			e++
+		}
+		if want := events - (events+2)/3; len(bank.Spans) != want {
+			t.Errorf("bank %d: %d spans, want %d", bank.Group, len(bank.Spans), want)
+		}
+	}
 }

@@ -227,8 +227,8 @@ func (rec *Record) walk(bytes int) error {
 // Structures are found one behind the other, and each header is a cache miss.
 // Walked abreast, the misses of several events overlap.
 const (
-	abreast  = 16
-	laneSize = 64 // structures that are found before they are noted
+	abreast  = 8
+	laneSize = 32 // structures that are found before they are noted
 )
 
 // lane is the walk through one event.
@@ -261,8 +261,25 @@ func (ln *lane) header(rec *Record, event int) error {
 		return rec.errorf("event %d says that it has %d bytes, its record gives it %d", event, size, ln.length)
 	}
 	rec.Tags[event] = tag
-	ln.next, ln.end = ln.at+eventHeader, ln.at+size
+	ln.next, ln.end, ln.n = ln.at+eventHeader, ln.at+size, 0
 	return nil
+}
+
+// step finds the lane's next structure. It reports false if there is none, or no
+// room for it.
+func (ln *lane) step(payload []byte) bool {
+	if ln.next+structureHeader > ln.end || ln.n == laneSize {
+		return false
+	}
+	b := payload[ln.next : ln.next+structureHeader]
+	w := binary.LittleEndian.Uint64(b)
+	if ln.big {
+		w = uint64(binary.BigEndian.Uint16(b)) | w&0xFFFF0000 | uint64(binary.BigEndian.Uint32(b[4:]))<<32
+	}
+	ln.headers[ln.n], ln.places[ln.n] = w, ln.next
+	ln.n++
+	ln.next += structureHeader + int(w>>32&dataLengthMask)
+	return true
 }
 
 // walkAbreast notes the structures of the events in the lanes, the first of
@@ -273,47 +290,24 @@ func (rec *Record) walkAbreast(lanes []lane, first int) error {
 			return err
 		}
 	}
-	rec.find(lanes)
-	for l := range lanes {
-		if err := rec.note(&lanes[l], first+l); err != nil {
-			return err
+	for busy := true; busy; {
+		busy = false
+		for l := range lanes {
+			busy = lanes[l].step(rec.payload) || busy
 		}
-		// A long event is finished before the next one is noted, so that the spans
-		// of a bank ascend.
-		for lanes[l].n == laneSize {
-			rec.find(lanes[l : l+1])
-			if err := rec.note(&lanes[l], first+l); err != nil {
+	}
+	for l := range lanes {
+		// An event with more structures than a lane holds is finished alone, before
+		// those behind it: a bank's spans are in the order of events.
+		for ln := &lanes[l]; ln.n > 0; {
+			if err := rec.note(ln, first+l); err != nil {
 				return err
+			}
+			for ln.n = 0; ln.step(rec.payload); {
 			}
 		}
 	}
 	return nil
-}
-
-// find finds the next structures of the events in the lanes, as many as a lane
-// has room for.
-func (rec *Record) find(lanes []lane) {
-	for l := range lanes {
-		lanes[l].n = 0
-	}
-	for busy := true; busy; {
-		busy = false
-		for l := range lanes {
-			ln := &lanes[l]
-			if ln.next+structureHeader > ln.end || ln.n == laneSize {
-				continue
-			}
-			busy = true
-			b := rec.payload[ln.next : ln.next+structureHeader]
-			w := binary.LittleEndian.Uint64(b)
-			if ln.big {
-				w = uint64(binary.BigEndian.Uint16(b)) | w&0xFFFF0000 | uint64(binary.BigEndian.Uint32(b[4:]))<<32
-			}
-			ln.headers[ln.n], ln.places[ln.n] = w, ln.next
-			ln.n++
-			ln.next += structureHeader + int(w>>32&dataLengthMask)
-		}
-	}
 }
 
 // note adds the structures that a lane has found to the banks.

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import xxhash
 
+from benchfiles import made_up
 from harness import Mount, daemons, data, digest, errno_of, golden, mounted, mounts, records, run, wait_ended
 from layout import BY_BANK, inflate, splits
 from test_user import user  # noqa: F401  an ordinary user, as a fixture
@@ -439,6 +440,28 @@ def test_an_indexed_file_of_a_chain_costs_50_kilobytes_of_memory_at_most(hipofs,
     assert all_of_them.json("stats.json")["files_counted"] == len(paths)
     each = (resident(all_of_them.pid) - resident(one.pid)) / (len(paths) - 1)
     assert each <= 50_000, f"{each:.0f} bytes a file"
+
+
+def test_offsets_of_a_chain_are_exact_past_2_to_the_31_rows(dst, hipofs, env, tmp_path):
+    """Files that hold nothing, with the indexes of a real one: nothing but indexes is read."""
+    bank = max(dst.banks, key=lambda b: dst.banks[b][0][-1])
+    known = dst.banks[bank][0]
+    entries, rows = len(known) - 1, int(known[-1])
+    files = 2**31 // rows + 100
+    if files > 10_000:
+        pytest.skip("the generated DST is not here, and smaller files would be too many")
+    made_up(tmp_path / "chain", files, dst.sources)
+    with mounted(hipofs, env, tmp_path / "chain/data", f"--index-dir={tmp_path}/chain/index") as m:
+        offsets = np.load(m / f"{bank}/offsets.npy", mmap_mode="r")
+        assert (offsets.dtype, len(offsets), offsets[-1]) == (np.int64, files * entries + 1, files * rows)
+        for i in [0, 1, files // 2, *range(files - 110, files, 10)]:
+            got = np.array(offsets[i * entries:(i + 1) * entries + 1])
+            np.testing.assert_array_equal(got, known + i * rows)
+        assert got[-1] > 2**31
+        del offsets  # a mapping keeps the mount busy
+        stats = m.json("stats.json")
+        assert (stats["records_decoded"], stats["bytes_read"], stats["files_counted"]) == (0, 0, files)
+        assert m.peak() < 500 << 20
 
 
 # ---------------------------------------------------------------- changes since
