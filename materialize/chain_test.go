@@ -556,3 +556,15 @@ func TestCloseLeavesNoGoroutines(t *testing.T) {
 		}
 	}
 }
+
+func TestPanicOfAWorkerIsAnErrorOfItsReader(t *testing.T) {
+	name, want := large(t, 1)
+	c := open(t, Options{Threads: 1}, name)
+	err := c.m.withDecoder(context.Background(), &c.sources[0].runs[0], func(*decoder) error { panic("as told") })
+	if !errors.Is(err, errPanic) || !strings.Contains(err.Error(), "as told") {
+		t.Errorf("error %v", err)
+	}
+	if got, _ := readAll(t, c.View().Banks()[0].Columns[0]); string(got) != string(want["T::b0/i"]) {
+		t.Error("other bytes afterwards")
+	}
+}

@@ -3,7 +3,9 @@ package materialize
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"sync/atomic"
 
@@ -45,8 +47,10 @@ type materializer struct {
 	asked    []columnKey // content that was asked for, in order
 	askedFor map[columnKey]bool
 	keep     map[bankID][]bool // what a decode keeps beside what it is for; by column
-	passing  int64             // bytes that passes have kept of what was asked for
-	counted  int               // files
+	rows     map[bankID]int64  // of the whole chain, when all files are counted; nil before
+	layouts  map[bankID]*hipo.Schema
+	passing  int64 // bytes that passes have kept of what was asked for
+	counted  int   // files
 	packers  sync.Pool
 
 	recordsDecoded, streamsDecoded, bytesRead, bytesInflated atomic.Int64
@@ -106,13 +110,27 @@ func (m *materializer) withDecoder(ctx context.Context, r *run, f func(*decoder)
 		d = new(decoder)
 	}
 	m.mu.Unlock()
-	err := f(d)
-	if r.inflated < tooLargeToKeep {
+	err := m.guard(d, f)
+	if r.inflated < tooLargeToKeep && !errors.Is(err, errPanic) {
 		m.mu.Lock()
 		m.decoders = append(m.decoders, d)
 		m.mu.Unlock()
 	}
 	return err
+}
+
+var errPanic = errors.New("internal error: panic")
+
+// guard makes a panic in f an error: a bug that one record brings out must not
+// end the mount.
+func (m *materializer) guard(d *decoder, f func(*decoder) error) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", errPanic, p)
+			m.chain.log.Error(err.Error(), "stack", string(debug.Stack()))
+		}
+	}()
+	return f(d)
 }
 
 // note counts what reading a record took.
@@ -221,17 +239,10 @@ func (m *materializer) plan() {
 	if m.counted < len(m.chain.sources) {
 		return
 	}
-	c := m.chain
-	sizes := map[bankID]int64{} // rows
-	layouts := map[bankID]*hipo.Schema{}
-	for _, s := range c.sources {
-		for id, t := range s.tablesSoFar() {
-			if t.err == nil {
-				sizes[id] += t.total()
-				layouts[id] = t.layout
-			}
-		}
+	if m.rows == nil {
+		m.sumUp()
 	}
+	rows, layouts := m.rows, m.layouts
 	left := int64(keepShare * float64(m.chunks.budget))
 	m.keep = map[bankID][]bool{}
 	add := func(id bankID, k int) {
@@ -242,7 +253,7 @@ func (m *materializer) plan() {
 		if m.keep[id] == nil {
 			m.keep[id] = make([]bool, len(layout.Columns))
 		}
-		size := sizes[id] * int64(layout.Columns[k].Width())
+		size := rows[id] * int64(layout.Columns[k].Width())
 		if !m.keep[id][k] && size <= left {
 			m.keep[id][k] = true
 			left -= size
@@ -255,11 +266,24 @@ func (m *materializer) plan() {
 	for i := len(m.asked) - 1; i >= 0; i-- {
 		banks = append(banks, m.asked[i].bank)
 	}
-	banks = append(banks, c.banks.visible...)
+	banks = append(banks, m.chain.banks.visible...)
 	for _, id := range banks {
 		if layouts[id] != nil {
 			for k := range layouts[id].Columns {
 				add(id, k)
+			}
+		}
+	}
+}
+
+// sumUp adds up the rows of every bank that can be served, over all files.
+func (m *materializer) sumUp() {
+	m.rows, m.layouts = map[bankID]int64{}, map[bankID]*hipo.Schema{}
+	for _, s := range m.chain.sources {
+		for id, t := range s.tablesSoFar() {
+			if t.err == nil {
+				m.rows[id] += t.total()
+				m.layouts[id] = t.layout
 			}
 		}
 	}
