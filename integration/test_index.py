@@ -149,6 +149,28 @@ def test_a_damaged_file_is_named_and_the_others_are_indexed(command, tmp_path):
     assert len(indexes(index)) == 2
 
 
+def test_what_a_mount_has_not_read_is_added(command, mount):
+    """A mount sums what it reads; the command sums everything."""
+    name = "codecs/tag08_zstd_percolumn.hipo"
+    m, r = mount(data(name)), filled(name)[0]
+    np.load(m / f"{r.bank}/{r.column}.npy")
+    m.umount()
+    dump = listed(command, "--dump", data(name))
+    assert len(dump) == len(records(data(name))) and all(r["streams"] and all(r["streams"]) for r in dump)
+
+
+def test_banks_that_were_read_together_are_decoded_together_by_the_next_mount(mount, dst):
+    columns = sorted(dst.content())
+    five = [columns[i * len(columns) // 5] for i in range(5)]
+    assert len({c.split("/")[0] for c in five}) > 1
+    for most in (2 * dst.records, dst.records):
+        m = mount(dst.sources)
+        for c in five:
+            assert np.load(m / c).tobytes() == dst.content()[c].tobytes(), c
+        assert m.decoded() <= most
+        m.umount()
+
+
 # ---------------------------------------------------------------- where it lies
 
 def test_an_index_beside_the_data_serves_everybody(hipofs, command, tmp_path, user):
