@@ -25,7 +25,7 @@ bench: ## time, memory and work beside other readers, kept in integration/RESULT
 	@scripts/guard.sh .venv/bin/python integration/bench.py --events $(EVENTS) --runs $(RUNS) $(BENCH)
 
 build: ## the command, build/hipofs
-	go build -o build/hipofs ./cmd/hipofs
+	CGO_ENABLED=0 go build -o build/hipofs ./cmd/hipofs
 
 lint: ## gofmt, go vet, and the linters with the rule of the layers
 	@test -z "$$(gofmt -l .)" || { echo "not in gofmt's form:"; gofmt -l .; exit 1; }
