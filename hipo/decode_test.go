@@ -362,3 +362,31 @@ func TestEventsOfManyStructuresKeepTheirOrder(t *testing.T) {
 		}
 	}
 }
+
+func TestRepeatedStructuresAreThereInTheOrderOfTheFile(t *testing.T) {
+	f := hipotest.File{Records: []hipotest.Record{{Tag: 1, Events: []hipotest.Event{
+		{},
+		{Structures: []hipotest.Structure{
+			hipotest.Node(9, 1, []int8{1}), hipotest.Composite(7, 5, "b", []byte{2}), hipotest.Node(9, 1, []int8{3}),
+		}},
+	}}}}
+	b := f.Bytes()
+	file, err := hipo.NewFile("repeated", bytes.NewReader(b), int64(len(b)), hipo.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rec hipo.Record
+	if err := file.ReadRecord(0, &rec); err != nil {
+		t.Fatal(err)
+	}
+	got := ""
+	for s := range rec.Structures(1) {
+		got += fmt.Sprintf("%d/%d %q %v; ", s.Group, s.Item, s.Format, s.Data)
+	}
+	if want := `9/1 "" [1]; 7/5 "b" [2]; 9/1 "" [3]; `; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+	for s := range rec.Structures(0) {
+		t.Errorf("an empty event has %v", s)
+	}
+}

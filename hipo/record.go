@@ -3,6 +3,7 @@ package hipo
 import (
 	"encoding/binary"
 	"fmt"
+	"iter"
 	"math"
 )
 
@@ -346,6 +347,42 @@ func (rec *Record) note(ln *lane, event int) error {
 		})
 	}
 	return nil
+}
+
+// Structure is a structure of an event as it is stored.
+type Structure struct {
+	Group  uint16
+	Item   uint8
+	Type   uint8
+	Format string // of a composite bank
+	Data   []byte // without the format
+}
+
+// Structures gives the structures of event e in the order of the file, repeated
+// ones included, of which the banks have only the first. The record must not be
+// split (a split record keeps neither order nor repetitions) and its events must
+// have been found.
+func (rec *Record) Structures(e int) iter.Seq[Structure] {
+	return func(yield func(Structure) bool) {
+		order := rec.Header.order()
+		ln := lane{at: int(rec.Header.eventsAt())}
+		for i := range e {
+			ln.at += int(order.Uint32(rec.payload[4*i:]))
+		}
+		ln.begin(ln.at, int(order.Uint32(rec.payload[4*e:])))
+		if ln.header(rec, e) != nil {
+			return
+		}
+		for ; ln.step(rec.payload); ln.n = 0 {
+			w, k := ln.headers[0], key(ln.headers[0]&0xFFFFFF)
+			data := rec.payload[ln.places[0]+structureHeader : ln.next]
+			format := w >> 32 >> formatShift
+			s := Structure{k.group(), k.item(), uint8(w >> 24), string(data[:format]), data[format:]}
+			if !yield(s) {
+				return
+			}
+		}
+	}
 }
 
 // Data is the memory that the spans of bank i point into.

@@ -377,27 +377,23 @@ func (b *Bank) eachRowRun(ctx context.Context, first, n int64, f func(s *source,
 	return nil
 }
 
-// entryOf finds the entry of a run that holds a row of it.
-func entryOf(ends []byte, row int64) int64 {
-	return int64(sort.Search(len(ends)/4, func(e int) bool {
-		return int64(binary.LittleEndian.Uint32(ends[4*e:])) > row
-	}))
+// eachRow calls f for n rows of a run from first on, each with its entry.
+func eachRow(ends []byte, first, n int64, f func(row, entry int64)) {
+	through := func(e int) int64 { return int64(binary.LittleEndian.Uint32(ends[4*e:])) }
+	e := sort.Search(len(ends)/4, func(e int) bool { return through(e) > first })
+	for row := first; row < first+n; row++ {
+		for through(e) <= row {
+			e++
+		}
+		f(row, int64(e))
+	}
 }
 
 // fillEntry gives the entry that each row belongs to.
 func (c *Column) fillEntry(ctx context.Context, p []byte, row int64) error {
 	return c.bank.eachRowRun(ctx, row, int64(len(p))/8, func(s *source, i, r int, ends []byte, from, n int64) error {
 		base := c.view.starts[i] + s.runs[r].entry
-		e := entryOf(ends, from)
-		for row := from; row < from+n; row++ {
-			for {
-				if through, _ := end(ends, e); row < through {
-					break
-				}
-				e++
-			}
-			p = put(p, base+e)
-		}
+		eachRow(ends, from, n, func(_, e int64) { p = put(p, base+e) })
 		return nil
 	})
 }
@@ -417,14 +413,7 @@ func (c *Column) fillPointer(ctx context.Context, p []byte, row int64) error {
 			return err
 		}
 		base := b.target.rowsBefore(i, r)
-		e := entryOf(ends, from)
-		for row := from; row < from+n; row++ {
-			for {
-				if through, _ := end(ends, e); row < through {
-					break
-				}
-				e++
-			}
+		eachRow(ends, from, n, func(row, e int64) {
 			through, upTo := end(targets, e)
 			at := integer(pindex[row*int64(size):], size)
 			if at < 0 || at >= through-upTo {
@@ -432,7 +421,7 @@ func (c *Column) fillPointer(ctx context.Context, p []byte, row int64) error {
 			} else {
 				p = put(p, base+upTo+at)
 			}
-		}
+		})
 		return nil
 	})
 }
