@@ -125,10 +125,7 @@ func (s *source) pass() {
 			return
 		}
 	}
-	for id, t := range tables {
-		if why := s.plan.conflicts[id]; why != "" {
-			t.err = fmt.Errorf("%s", why)
-		}
+	for _, t := range tables {
 		if t.err != nil {
 			s.chain.faults.add(t.err)
 		}

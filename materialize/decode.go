@@ -335,6 +335,13 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 	if p.err != nil {
 		return nil
 	}
+	if d.rec.Columns(i) > 0 {
+		b := &d.rec.Banks[i]
+		if by := d.src.file.Dictionary.ByID(b.Group, b.Item); by != p.layout && !by.SameLayout(p.layout) {
+			p.err = d.errorf("%s is stored by the columns of bank %s, which are others", d.src.chain.bankName(p.bank), by.Name)
+			return nil
+		}
+	}
 	size := uint32(p.layout.RowSize)
 	counts := p.counts[d.base:]
 	keep := p.keep != nil

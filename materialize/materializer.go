@@ -374,6 +374,9 @@ func (f *flight) covers(k chunkKey) bool {
 // chunk gives a chunk of a counted file: kept, from a decode under way, or
 // decoded now. It gives up with the context; the decode goes on if others wait.
 func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte, error) {
+	if err := s.contrary.Load(); err != nil {
+		return nil, *err
+	}
 	if b, ok := m.chunks.get(k); ok {
 		m.hits.Add(1)
 		return b, nil
@@ -415,6 +418,9 @@ func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte
 	}
 	if err := f.faults[k.bank]; err != nil {
 		return nil, err
+	}
+	if err := s.contrary.Load(); err != nil { // found by another decode meanwhile
+		return nil, *err
 	}
 	b, ok := f.chunks[k]
 	if !ok {
@@ -566,8 +572,8 @@ func (m *materializer) checkEnds(s *source, r int, p *part) error {
 		}
 	}
 	if !bytes.Equal(said, ends(p.counts)) {
-		s.dropIndex(idx, "it gives other entries their rows")
-		return fmt.Errorf("%s: %s has other rows an entry than its index says: %w", s.info.Name, s.chain.bankName(p.bank), ErrChanged)
+		err := fmt.Errorf("%s: %s has other rows an entry than its index says: %w", s.info.Name, s.chain.bankName(p.bank), ErrChanged)
+		return s.contradict(idx, "it gives other entries their rows", err)
 	}
 	return nil
 }
@@ -579,11 +585,12 @@ func (s *source) checkPart(r int, p *part) error {
 	}
 	t := s.tables[p.bank]
 	if t == nil || t.in(r) != p.rows {
-		if idx := s.index.Load(); idx != nil {
-			s.dropIndex(idx, "it counts other rows")
-		}
-		return fmt.Errorf("%s: %s has %d rows in records %d to %d, other than were counted: %w",
+		err := fmt.Errorf("%s: %s has %d rows in records %d to %d, other than were counted: %w",
 			s.file.Name, s.chain.bankName(p.bank), p.rows, s.runs[r].first, s.runs[r].first+s.runs[r].records-1, ErrChanged)
+		if idx := s.index.Load(); idx != nil {
+			return s.contradict(idx, "it counts other rows", err)
+		}
+		return err
 	}
 	for k, b := range p.columns {
 		if p.keep[k] && int64(len(b)) != p.rows*int64(p.layout.Columns[k].Width()) {
