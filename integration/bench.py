@@ -137,7 +137,8 @@ def agree(what: str, *runs: dict) -> None:
             raise Differ(f"{what}: the checksums differ")
 
 
-def of(runs: list[dict], key: str) -> float:
+def of(runs: list[dict], key) -> float:
+    """The median of the runs."""
     return median(r[key] for r in runs)
 
 
@@ -167,12 +168,13 @@ def passes(b: Bench) -> Iterator[Row]:
                              env=os.environ | {"HIPOFS_DST": str(source), "GOMAXPROCS": str(processors)}).stdout
         return float(re.search(r"([\d.]+) ns/op", out)[1]) / 1e9
 
-    ours, bare = {}, {}
+    kinds = [(which, processors) for processors in (1, 2) for which in ("index", "bare")]
+    runs = [{k: seconds(*k) for k in kinds} for _ in range(b.runs)]
+    took = {k: of(runs, k) for k in kinds}
     for processors in (1, 2):
-        pairs = [(seconds("index", processors), seconds("bare", processors)) for _ in range(b.runs)]
-        ours[processors], bare[processors] = (median(p[i] for p in pairs) for i in (0, 1))
-        yield Row(f"index pass beside a bare loop, {processors} processor{'s'[:processors - 1]}", s(ours[processors]),
-                  s(bare[processors]), ours[processors] / bare[processors], 1.15)
+        ours, bare = took["index", processors], took["bare", processors]
+        yield Row(f"index pass beside a bare loop, {processors} processor{'s'[:processors - 1]}", s(ours), s(bare), ours / bare, 1.15)
+    ours = {processors: took["index", processors] for processors in (1, 2)}
     yield Row("index pass, two processors beside one", s(ours[2]), s(ours[1]), ours[1] / ours[2], 1.8, least=True)
 
 
