@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"os"
+	"path/filepath"
 	"runtime"
 	"slices"
 	"testing"
@@ -283,5 +284,40 @@ func TestHeadOfManyBlocksIsRefusedBeforeItTakesMemory(t *testing.T) {
 	runtime.ReadMemStats(&after)
 	if mib := (after.TotalAlloc - before.TotalAlloc) >> 20; mib > 8 {
 		t.Errorf("it takes %d MiB", mib)
+	}
+}
+
+// Nothing is written beside the data unasked, also where this user may.
+func TestIndexBesideIsNeitherUpdatedNorRemoved(t *testing.T) {
+	name := build(t, "a.hipo", hipotest.File{Schemas: []hipotest.Schema{particle}, Records: []hipotest.Record{
+		{Tag: 10, Events: []hipotest.Event{event(particles(0, 3)), event(particles(3, 1))}},
+	}})
+	if err := Index(context.Background(), []string{name}, IndexOptions{Beside: true}, func(Indexed) {}); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(name+IndexSuffix, IndexPath(filepath.Dir(name), name)); err != nil {
+		t.Fatal(err)
+	}
+	for _, what := range []string{"right", "wrong"} {
+		changedIndex(t, filepath.Dir(name), name, func(head *indexHead, blocks *[]byte) {
+			if what == "wrong" {
+				setCounts(head, blocks, 1, 3)
+			}
+		})
+		before, err := os.ReadFile(IndexPath(filepath.Dir(name), name))
+		if err := errors.Join(err, os.WriteFile(name+IndexSuffix, before, 0o644)); err != nil {
+			t.Fatal(err)
+		}
+		c := open(t, Options{IndexDir: t.TempDir()}, name)
+		if c.sources[0].index.Load() == nil {
+			t.Fatalf("the %s index is not used", what)
+		}
+		if _, err := serve(bank(t, c.View(), particle.Name).Columns[0]); (err != nil) != (what == "wrong") {
+			t.Errorf("by the %s index: %v", what, err)
+		}
+		c.Close()
+		if after, err := os.ReadFile(name + IndexSuffix); err != nil || !bytes.Equal(before, after) {
+			t.Errorf("the %s index is not what it was: %v", what, err)
+		}
 	}
 }

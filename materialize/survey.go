@@ -441,10 +441,21 @@ func (s *source) confirm() error {
 
 // dropIndex forgets an index that is wrong, so that the next mount counts anew.
 func (s *source) dropIndex(idx *saved, why string) {
-	if s.index.CompareAndSwap(idx, nil) {
-		s.chain.log.Warn(fmt.Sprintf("%s: the index is wrong and no longer used: %s", idx.path, why))
-		os.Remove(idx.path) // fails where it is not ours: then it is rejected again
+	if !s.index.CompareAndSwap(idx, nil) {
+		return
 	}
+	if s.owns(idx) {
+		os.Remove(idx.path) // another process may have been faster
+	} else {
+		why += "; its owner can make it again, and --no-index does without it"
+	}
+	s.chain.log.Warn(fmt.Sprintf("%s: the index is wrong and no longer used: %s", idx.path, why))
+}
+
+// owns reports whether an index lies in the folder of indexes. What lies beside
+// the data is nobody's to change unasked.
+func (s *source) owns(idx *saved) bool {
+	return s.chain.indexDir != "" && idx.path == IndexPath(s.chain.indexDir, s.info.Name)
 }
 
 // contradict notes that file and index contradict each other, and gives err, as
@@ -601,11 +612,11 @@ func (s *source) learn(head *indexHead) {
 	}
 }
 
-// update writes what has been learned since to the source's index, if it is in
-// a folder of the user's own and worth it.
+// update writes what has been learned since to the source's index, if it lies in
+// the folder of indexes and that is worth it.
 func (s *source) update(asked [][2]string) {
 	idx := s.index.Load()
-	if idx == nil || !s.news.Load() && (len(asked) == 0 || !s.confirmed || slices.Equal(asked, idx.asked)) {
+	if idx == nil || !s.news.Load() && (len(asked) == 0 || !s.confirmed || slices.Equal(asked, idx.asked)) || !s.owns(idx) {
 		return
 	}
 	all, err := os.ReadFile(idx.path)
