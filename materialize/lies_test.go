@@ -321,3 +321,31 @@ func TestIndexBesideIsNeitherUpdatedNorRemoved(t *testing.T) {
 		}
 	}
 }
+
+// A record of a few kilobytes must not make the pass take gigabytes.
+func TestRecordOfManyKindsAndEventsIsBounded(t *testing.T) {
+	var many hipotest.Event
+	for i := range 4000 {
+		many.Structures = append(many.Structures, hipotest.Structure{Group: uint16(1 + i), Item: 1, Type: 1, Data: []byte("x")})
+	}
+	name := build(t, "a.hipo", hipotest.File{Records: []hipotest.Record{
+		{Tag: 1, Events: append([]hipotest.Event{many}, make([]hipotest.Event, 30_000)...)},
+	}})
+	c := open(t, Options{}, name)
+	nodes, err := c.View().Nodes(context.Background())
+	if err != nil {
+		t.Fatal(err)
+	}
+	served := 0
+	for _, b := range nodes {
+		got, err := serve(b.Columns[0])
+		if err == nil && string(got) == "x" {
+			served++
+		} else if err == nil {
+			t.Fatalf("%s: %q", b.Name, got)
+		}
+	}
+	if served == 0 || served > 1000 {
+		t.Errorf("%d kinds are counted in 30,001 events of 600 kB", served)
+	}
+}

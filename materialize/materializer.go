@@ -275,10 +275,13 @@ func (s *source) tablesSoFar() map[bankID]*table {
 	}
 }
 
+// maxNamesKept is how many names an id may have for a pass to keep their columns.
+const maxNamesKept = 4
+
 // passWants says what a counting pass keeps of a run: the banks asked for so
 // far or, before anything was, whatever there is room for. The directory of a
 // split record has the counts; its streams wait until somebody needs them.
-func (m *materializer) passWants(r *run) wanted {
+func (m *materializer) passWants(s *source, r *run) wanted {
 	if r.split {
 		return func(bankID, *hipo.Schema) []bool { return nil }
 	}
@@ -299,6 +302,10 @@ func (m *materializer) passWants(r *run) wanted {
 			return nil
 		}
 		if full || len(banks) > 0 && !banks[bank] {
+			return nil
+		}
+		// A file can give one id a thousand names, each of which would be kept.
+		if names := s.plan.declared(layout.Group, layout.Item); len(names) > maxNamesKept {
 			return nil
 		}
 		keep := make([]bool, len(layout.Columns))
