@@ -57,7 +57,8 @@ func (h *RecordHeader) append(b []byte) []byte {
 
 var errOutline = errors.New("the outline is not one of this file")
 
-// Restore makes a File of an outline, without reading r. A dictionary that is
+// Restore makes a File of an outline, without reading r where records and trailer
+// follow each other without a gap. A dictionary that is
 // known to be that of the outline spares parsing it; otherwise it is nil.
 func Restore(name string, r io.ReaderAt, size int64, o Outline, known *Dictionary, opt Options) (*File, error) {
 	f := newFile(name, outlineReader(o), size, opt)
@@ -81,6 +82,9 @@ func Restore(name string, r io.ReaderAt, size int64, o Outline, known *Dictionar
 		if off < next || off > f.Size-headerLength {
 			return nil, fmt.Errorf("%w: a record at %d", errOutline, off)
 		}
+		if err := f.nothingBetween(next, off); err != nil {
+			return nil, err
+		}
 		h, err := f.parseRecordHeader(rows[8:outlineRow], off)
 		if err != nil {
 			return nil, err
@@ -91,7 +95,47 @@ func Restore(name string, r io.ReaderAt, size int64, o Outline, known *Dictionar
 		f.Records = append(f.Records, h)
 		next = off + h.Length
 	}
+	if err := f.nothingBehind(next); err != nil {
+		return nil, err
+	}
 	return f, nil
+}
+
+// nothingBetween makes sure that the outline left out no events between two
+// places. They are the same unless the file has records without events.
+func (f *File) nothingBetween(from, to int64) error {
+	for from < to {
+		h, err := f.readRecordHeader(from)
+		if err != nil {
+			return err
+		}
+		if h.Events != 0 {
+			return fmt.Errorf("%w: it leaves out the record at %d", errOutline, from)
+		}
+		from += h.Length
+	}
+	if from != to {
+		return fmt.Errorf("%w: no record ends at %d", errOutline, to)
+	}
+	return nil
+}
+
+// nothingBehind makes sure that no events follow the last record, which ends at
+// from. The trailer is there, or the end of the file, unless a writer was odd.
+func (f *File) nothingBehind(from int64) error {
+	if from == f.Header.Trailer || from == f.Size {
+		return nil
+	}
+	t, err := f.walk(from)
+	if err != nil {
+		return err
+	}
+	for _, h := range t.records {
+		if h.Events != 0 {
+			return fmt.Errorf("%w: it leaves out the record at %d", errOutline, h.Off)
+		}
+	}
+	return nil
 }
 
 // outlineReader is the beginning of a file.

@@ -116,7 +116,7 @@ func (f *File) readTable() error {
 		if !errors.As(err, &fe) {
 			return err // the file could not be read: walking it would fail too
 		}
-		if t, err = f.walk(); err != nil {
+		if t, err = f.walk(f.Header.FirstRecord()); err != nil {
 			return err
 		}
 	}
@@ -221,9 +221,8 @@ func (f *File) fileIndex(h RecordHeader) (*indexRows, error) {
 
 // walk finds the records one behind the other, up to a record that holds a
 // file index or to the end of the file.
-func (f *File) walk() (table, error) {
+func (f *File) walk(at int64) (table, error) {
 	var records []RecordHeader
-	at := f.Header.FirstRecord()
 	for at < f.Size {
 		end, err := f.endsOldJavaFile(at)
 		if err != nil {

@@ -137,7 +137,8 @@ def agree(what: str, *runs: dict) -> None:
             raise Differ(f"{what}: the checksums differ")
 
 
-def of(runs: list[dict], key: str) -> float:
+def of(runs: list[dict], key) -> float:
+    """The median of the runs."""
     return median(r[key] for r in runs)
 
 
@@ -167,12 +168,13 @@ def passes(b: Bench) -> Iterator[Row]:
                              env=os.environ | {"HIPOFS_DST": str(source), "GOMAXPROCS": str(processors)}).stdout
         return float(re.search(r"([\d.]+) ns/op", out)[1]) / 1e9
 
-    ours, bare = {}, {}
+    kinds = [(which, processors) for processors in (1, 2) for which in ("index", "bare")]
+    runs = [{k: seconds(*k) for k in kinds} for _ in range(b.runs)]
+    took = {k: of(runs, k) for k in kinds}
     for processors in (1, 2):
-        pairs = [(seconds("index", processors), seconds("bare", processors)) for _ in range(b.runs)]
-        ours[processors], bare[processors] = (median(p[i] for p in pairs) for i in (0, 1))
-        yield Row(f"index pass beside a bare loop, {processors} processor{'s'[:processors - 1]}", s(ours[processors]),
-                  s(bare[processors]), ours[processors] / bare[processors], 1.15)
+        ours, bare = took["index", processors], took["bare", processors]
+        yield Row(f"index pass beside a bare loop, {processors} processor{'s'[:processors - 1]}", s(ours), s(bare), ours / bare, 1.15)
+    ours = {processors: took["index", processors] for processors in (1, 2)}
     yield Row("index pass, two processors beside one", s(ours[2]), s(ours[1]), ours[1] / ours[2], 1.8, least=True)
 
 
@@ -252,7 +254,7 @@ def files(b: Bench) -> Iterator[Row]:
     peak = int(run(sys.executable, "-c", script, *some).stdout) * 1024
     took = time.monotonic() - began
     yield Row(f"ls of {b.files} indexed files of 194 banks; oxihipo opens {len(some)}", s(median(times[1:])), s(took),
-              median(times[1:]), 0.3 * b.files / 1000, unit="s")
+              median(times[1:]), 0.3, unit="s")
     each = (median(resident[b.files]) - resident[1][0]) / max(1, b.files - 1)
     yield Row("   memory for each file; oxihipo's peak for each", f"{each / 1e3:.1f} KB", f"{peak / len(some) / 1e3:.0f} KB",
               each / 1e3, 50, unit="KB")
@@ -381,7 +383,7 @@ condition for a line to be here; a bar that is missed is marked.
 def save(about: list[str], rows: list[Row]) -> None:
     """The table of this run, and a line for each run before it."""
     past = [line for line in RESULTS.read_text().splitlines() if line.startswith("- ")] if RESULTS.exists() else []
-    figures = "; ".join(f"{r.what.strip()} {r.figure:.3g}" for r in rows if r.figure is not None and r.bar is not None)
+    figures = "; ".join(f"{r.what.strip()} {r.figure:.3g}" for r in rows if r.figure is not None and r.bar is not None and not r.unit)
     table = "\n".join("| " + " | ".join(c.replace("   ", "… ", 1) for c in cells) + " |"
                       for cells in [HEAD, ["---"] * len(HEAD), *(r.cells() for r in rows)])
     RESULTS.write_text(ABOUT + "\n" + "  \n".join(about) + "\n\n" + table + "\n\n## Each run\n\n" +

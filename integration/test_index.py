@@ -110,6 +110,20 @@ def test_two_mounts_index_one_file_at_once(hipofs, env, tmp_path):
     assert len(os.listdir(index)) == len(indexes(index)), "something half-written is left"
 
 
+def test_a_mount_that_ends_takes_no_index_from_another(hipofs, env, tmp_path):
+    """It adds what was read to the index, which another mount goes by."""
+    index = tmp_path / "index"
+    with mounted(hipofs, env, data(REAL), f"--index-dir={index}", f"--log-file={tmp_path}/log") as m:
+        with mounted(hipofs, env, data(REAL), f"--index-dir={index}") as other:
+            for each in (m, other):
+                np.load(each / "MC::Particle/px.npy")
+        decoded = m.decoded()
+        for r in filled(REAL):
+            assert digest(np.load(m / f"{r.bank}/offsets.npy")) == r.offsets
+        assert m.decoded() == decoded and len(indexes(index)) == 1
+    assert "WARN" not in (tmp_path / "log").read_text()
+
+
 def test_an_interrupted_run_keeps_what_is_finished_and_the_next_does_the_rest(hipofs, command, env, tmp_path):
     paths, index = links(tmp_path / "data", 400), tmp_path / "index"
     process = subprocess.Popen([hipofs, "index", "--threads=1", f"--index-dir={index}", *paths], env=env,
@@ -193,10 +207,21 @@ def test_an_index_beside_the_data_serves_everybody(hipofs, command, tmp_path, us
         assert digest(np.frombuffer(whole[-r.rows * r.n * np.dtype(r.dtype).itemsize:], r.dtype)) == r.content
         pid, = daemons(user.point)
         assert user.run(user.binary, "umount", user.point).returncode == 0 and wait_ended(pid)
-        assert "is not used" not in (user.folder / "log").read_text()
+        assert "WARN" not in (user.folder / "log").read_text()
         assert os.stat(folder / ("run.hipo" + SUFFIX)).st_ino == stamp
     finally:
         shutil.rmtree(folder)
+
+
+def test_a_mount_does_not_write_to_an_index_beside_the_data(mount, command, tmp_path):
+    source, index = tmp_path / "run.hipo", tmp_path / ("run.hipo" + SUFFIX)
+    shutil.copyfile(data(REAL), source)
+    assert command("index", "-q", "--beside", source).returncode == 0
+    before = index.read_bytes(), index.stat()
+    m = mount(source)
+    check_columns(m, REAL)
+    m.umount()
+    assert (index.read_bytes(), index.stat().st_ino, index.stat().st_mtime_ns) == (before[0], before[1].st_ino, before[1].st_mtime_ns)
 
 
 def test_nothing_is_written_beside_the_data_unasked(mount, command, tmp_path):
@@ -561,7 +586,8 @@ def new_or_stale(m, now: dict[str, np.ndarray], names: list[str]) -> int:
     return stale
 
 
-@pytest.mark.parametrize("how, put_back", [(h, p) for h in CHANGES for p in (False, True) if not (h == "other columns" and p)])
+@pytest.mark.parametrize("put_back", [False, True], ids=["new mtime", "mtime put back"])
+@pytest.mark.parametrize("how", CHANGES)
 def test_a_file_that_has_changed_since_it_was_indexed_is_noticed(how, put_back, command, mount, tmp_path):
     source = tmp_path / "run.hipo"
     then = rows_file(source, OLD, 0)

@@ -55,9 +55,10 @@ type Chain struct {
 	log     *slog.Logger
 
 	descriptors *descriptors
-	indexDir    string // where indexes are written; "": nowhere
-	beside      bool   // they are written beside the files
-	allSums     bool   // a pass also reads what it need not decode
+	wrong       map[string]bool // indexes, by path, that are not to be used
+	indexDir    string          // where indexes are written; "": nowhere
+	beside      bool            // they are written beside the files
+	allSums     bool            // a pass also reads what it need not decode
 	progress    func(bytes int64)
 
 	ctx    context.Context // ends with Close
@@ -100,7 +101,8 @@ type source struct {
 
 	index      atomic.Pointer[saved] // nil: none, or not to be believed
 	confirming sync.Mutex
-	confirmed  bool // the file's beginning and end are those of the index
+	confirmed  bool                  // the file's beginning and end are those of the index
+	contrary   atomic.Pointer[error] // file and index contradict each other: nothing of it is served any more
 
 	sumMu sync.Mutex
 	sums  []recordSums // by record; nil where no index is read or written
@@ -153,22 +155,27 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 			c.Close()
 		}
 	}()
-	heads, err := c.openFiles(ctx, names, o, threads)
-	if err != nil {
-		return err
-	}
-	if err := c.banks.unite(c.sources, o.Banks); err != nil {
-		return err
-	}
-	c.warn()
-	if o.Skip {
-		if err := c.verify(ctx, threads); err != nil {
+	for again := true; again; {
+		heads, err := c.openFiles(ctx, names, o, threads)
+		if err != nil {
 			return err
 		}
+		if err := c.banks.unite(c.sources, o.Banks); err != nil {
+			return err
+		}
+		if o.Skip {
+			if err := c.verify(ctx, threads); err != nil {
+				return err
+			}
+		}
+		c.layOut()
+		c.m = newMaterializer(c, cmp.Or(o.Memory, DefaultMemory()), threads)
+		// What a wrong index says of dictionary and records is in the sources by now.
+		if again = !c.adoptIndexes(heads); again {
+			c.sources, c.banks = nil, dictionary{}
+		}
 	}
-	c.layOut()
-	c.m = newMaterializer(c, cmp.Or(o.Memory, DefaultMemory()), threads)
-	c.adoptIndexes(heads)
+	c.warn()
 	c.view = newView(c, c.sources, c.banks.visible)
 	var size int64
 	for _, s := range c.sources {
@@ -248,6 +255,9 @@ func (c *Chain) openFile(h *handle, owner uint32, o Options, k *known) (*hipo.Fi
 	opt := hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip}
 	if c.indexDir != "" && !c.allSums {
 		for _, path := range []string{h.name + IndexSuffix, IndexPath(c.indexDir, h.name)} {
+			if c.wrong[path] {
+				continue
+			}
 			err := trusted(path, owner)
 			if err == nil {
 				var f *hipo.File
@@ -265,34 +275,38 @@ func (c *Chain) openFile(h *handle, owner uint32, o Options, k *known) (*hipo.Fi
 	return f, found{}, err
 }
 
-// adoptIndexes goes by the indexes that agree with their files' records.
-func (c *Chain) adoptIndexes(heads []found) {
+// adoptIndexes goes by the indexes that agree with their files' records. It
+// reports false if there were others, which are noted as wrong.
+func (c *Chain) adoptIndexes(heads []found) bool {
+	good := true
 	for i, s := range c.sources {
-		if c.indexDir != "" {
+		if c.indexDir != "" || c.beside {
 			s.sums = make([]recordSums, len(s.file.Records))
 		}
-		if heads[i].head == nil {
+		head, path := heads[i].head, heads[i].path
+		if head == nil {
 			continue
 		}
-		if err := s.adopt(heads[i].head, heads[i].path); err != nil {
-			c.log.Warn(fmt.Sprintf("%s: this index is not used, and made again: %v", heads[i].path, err))
-			continue
-		}
+		err := s.adopt(head, path)
 		// Another place, or another time of the last change of anything: the two
 		// ends must speak for the rest before anybody is told a size.
-		if id := heads[i].head.id; id != s.handle.id {
-			if err := s.confirm(); err != nil {
-				s.index.Store(nil)
-				c.log.Warn(fmt.Sprintf("%s: this index is not used, and made again: %v", heads[i].path, err))
-				s.tables, s.verified = nil, map[columnKey]error{}
-				s.sums = make([]recordSums, len(s.file.Records))
-				continue
+		if err == nil && head.id != s.handle.id {
+			err = s.confirm()
+		}
+		if err != nil {
+			c.log.Warn(fmt.Sprintf("%s: this index is not used, and made again: %v", path, err))
+			if c.wrong == nil {
+				c.wrong = map[string]bool{}
 			}
+			c.wrong[path] = true
+			good = false
+			continue
 		}
 		s.start.Do(func() { close(s.counted) })
-		c.m.hint(heads[i].head.asked)
+		c.m.hint(head.asked)
 	}
 	c.m.recount()
+	return good
 }
 
 func (f *FileInfo) fill(st iofs.FileInfo) {
@@ -313,6 +327,9 @@ func (c *Chain) warn() {
 			if !strings.Contains(why, "hipo::meta") {
 				c.log.Warn(s.file.Name + ": dictionary: " + why)
 			}
+		}
+		for _, why := range s.plan.conflicts {
+			c.faults.add(errors.New(why))
 		}
 		for _, err := range s.file.Damage {
 			c.faults.add(err)

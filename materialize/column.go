@@ -96,13 +96,17 @@ func (c *Column) Size(ctx context.Context) (int64, error) {
 	return f.size, nil
 }
 
-// knownFault is what verifying the column's streams has found so far.
+// knownFault is what verifying the column's streams has found so far, or that a
+// file and its index contradict each other.
 func (c *Column) knownFault() error {
 	k, ok := c.needs()
-	if !ok {
-		return nil
-	}
 	for _, s := range c.view.sources {
+		if err := s.contrary.Load(); err != nil {
+			return *err
+		}
+		if !ok {
+			continue
+		}
 		s.mu.Lock()
 		err := s.verified[k]
 		s.mu.Unlock()
@@ -128,6 +132,9 @@ func (c *Column) needs() (columnKey, bool) {
 // fails only if a source has changed or cannot be read any more.
 func (c *Column) Open(ctx context.Context) error {
 	if _, err := c.measure(ctx); err != nil {
+		return err
+	}
+	if err := c.knownFault(); err != nil {
 		return err
 	}
 	k, ok := c.needs()

@@ -94,7 +94,7 @@ func (s *source) pass() {
 		}
 		g.Go(func() error {
 			return m.withDecoder(ctx, &s.runs[r], func(d *decoder) error {
-				out, err := d.decode(s, r, m.passWants(&s.runs[r]), m.note)
+				out, err := d.decode(s, r, m.passWants(s, &s.runs[r]), m.note)
 				if err != nil {
 					s.chain.faults.add(err)
 					mu.Lock()
@@ -125,10 +125,7 @@ func (s *source) pass() {
 			return
 		}
 	}
-	for id, t := range tables {
-		if why := s.plan.conflicts[id]; why != "" {
-			t.err = fmt.Errorf("%s", why)
-		}
+	for _, t := range tables {
 		if t.err != nil {
 			s.chain.faults.add(t.err)
 		}

@@ -292,6 +292,10 @@ func (d *decoder) errorf(format string, args ...any) error {
 	}
 }
 
+// smallCounts and twice the bytes of the events are what the counts of a run may
+// take. A hostile record names thousands of banks once, and has a million events.
+const smallCounts = 64 << 20
+
 // part finds or begins the part of a bank in the run. A structure that changes
 // its layout cannot be a table.
 func (d *decoder) part(id bankID, layout *hipo.Schema, kind string, want wanted) *part {
@@ -302,17 +306,19 @@ func (d *decoder) part(id bankID, layout *hipo.Schema, kind string, want wanted)
 		}
 		return p
 	}
-	d.place[id] = len(d.out.parts)
-	d.out.parts = append(d.out.parts, part{
-		bank: id, layout: layout, kind: kind,
-		counts: d.newCounts(),
-		keep:   want(id, layout),
-	})
-	p := &d.out.parts[len(d.out.parts)-1]
+	p := part{bank: id, layout: layout, kind: kind}
+	if n := len(d.out.parts); 4*int64(n)*d.run.entries > smallCounts+2*d.run.data {
+		p.err = d.errorf("%s is one of over %d kinds of structures in %d events of %d bytes in all: more than a reader can count",
+			d.src.chain.bankName(id), n, d.run.entries, d.run.data)
+	} else {
+		p.counts, p.keep = d.newCounts(), want(id, layout)
+	}
 	if p.keep != nil {
 		p.columns = make([][]byte, len(layout.Columns))
 	}
-	return p
+	d.place[id] = len(d.out.parts)
+	d.out.parts = append(d.out.parts, p)
+	return &d.out.parts[len(d.out.parts)-1]
 }
 
 // newCounts gives memory for the counts of a part, which the next run uses again.
@@ -334,6 +340,13 @@ func (d *decoder) newCounts() []uint32 {
 func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 	if p.err != nil {
 		return nil
+	}
+	if d.rec.Columns(i) > 0 {
+		b := &d.rec.Banks[i]
+		if by := d.src.file.Dictionary.ByID(b.Group, b.Item); by != p.layout && !by.SameLayout(p.layout) {
+			p.err = d.errorf("%s is stored by the columns of bank %s, which are others", d.src.chain.bankName(p.bank), by.Name)
+			return nil
+		}
 	}
 	size := uint32(p.layout.RowSize)
 	counts := p.counts[d.base:]

@@ -94,7 +94,7 @@ func filled(t *testing.T, c *Chain) map[string]string {
 func noticed(t *testing.T, what, dir, name string, clean map[string]string) string {
 	t.Helper()
 	ctx := context.Background()
-	c, err := Open(ctx, []string{name}, Options{IndexDir: dir})
+	c, err := Open(ctx, []string{name}, Options{IndexDir: dir, Index: IndexLazy})
 	if err != nil {
 		return "refused"
 	}

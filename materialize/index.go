@@ -57,6 +57,9 @@ func makeGroups(runs []run) []group {
 	return groups
 }
 
+// maxPacked is more than the counts of the group are packed to.
+func (g *group) maxPacked() int64 { return 64 + 4*g.entries }
+
 // groupOf finds the group of a run.
 func groupOf(groups []group, r int) int {
 	lo, hi := 0, len(groups)-1
@@ -300,6 +303,9 @@ func parseHead(b []byte, off, end int64) (*indexHead, error) {
 			t.rows[j] = r.num()
 		}
 	}
+	if r.err != nil || int64(h.groups)*int64(1+len(h.tables)) > int64(len(r.b)) { // a byte a block
+		return nil, errIndex
+	}
 	blocks := func() []block {
 		bs := make([]block, h.groups)
 		for i := range bs {
@@ -396,8 +402,9 @@ func parseIndex(b []byte) (h *indexHead, blocks []byte, err error) {
 	return h, b[indexHeader+n:], err
 }
 
-// writeIndex writes head and blocks, whole or not at all.
-func writeIndex(path string, h *indexHead, blocks []byte) error {
+// writeIndex writes head and blocks, whole or not at all, for those to read who
+// may read a file of the given mode.
+func writeIndex(path string, h *indexHead, blocks []byte, mode os.FileMode) error {
 	head := h.encode()
 	if len(head) > maxIndexHead {
 		return errors.New("the index would be too large")
@@ -411,18 +418,18 @@ func writeIndex(path string, h *indexHead, blocks []byte) error {
 	le.PutUint64(b[24:], xxh3.Hash(head))
 	b = append(b, head...)
 	b = append(b, blocks...)
-	return replaceFile(path, b)
+	return replaceFile(path, b, mode&0o644|0o600)
 }
 
 // replaceFile puts a new file in the place of path in one step. It does not wait
 // for the disk: the checksums tell what a power cut leaves.
-func replaceFile(path string, b []byte) error {
+func replaceFile(path string, b []byte, mode os.FileMode) error {
 	f, err := os.CreateTemp(filepath.Dir(path), ".hipofs-")
 	if err != nil {
 		return err
 	}
 	_, err = f.Write(b)
-	err = errors.Join(err, f.Chmod(0o644), f.Close())
+	err = errors.Join(err, f.Chmod(mode), f.Close())
 	if err == nil {
 		err = os.Rename(f.Name(), path)
 	}

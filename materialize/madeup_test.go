@@ -61,7 +61,7 @@ func TestMakeChain(t *testing.T) {
 				return err
 			}
 			head.id = identityOf(st)
-			return writeIndex(IndexPath(index, name), head, blocks)
+			return writeIndex(IndexPath(index, name), head, blocks, 0o644)
 		})
 	}
 	if err := g.Wait(); err != nil {

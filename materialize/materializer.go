@@ -299,10 +299,13 @@ func (s *source) tablesSoFar() map[bankID]*table {
 	}
 }
 
+// maxNamesKept is how many names an id may have for a pass to keep their columns.
+const maxNamesKept = 4
+
 // passWants says what a counting pass keeps of a run: the banks asked for so
 // far or, before anything was, whatever there is room for. The directory of a
 // split record has the counts; its streams wait until somebody needs them.
-func (m *materializer) passWants(r *run) wanted {
+func (m *materializer) passWants(s *source, r *run) wanted {
 	if r.split {
 		return func(bankID, *hipo.Schema) []bool { return nil }
 	}
@@ -323,6 +326,10 @@ func (m *materializer) passWants(r *run) wanted {
 			return nil
 		}
 		if full || len(banks) > 0 && !banks[bank] {
+			return nil
+		}
+		// A file can give one id a thousand names, each of which would be kept.
+		if names := s.plan.declared(layout.Group, layout.Item); len(names) > maxNamesKept {
 			return nil
 		}
 		keep := make([]bool, len(layout.Columns))
@@ -398,6 +405,9 @@ func (f *flight) covers(k chunkKey) bool {
 // chunk gives a chunk of a counted file: kept, from a decode under way, or
 // decoded now. It gives up with the context; the decode goes on if others wait.
 func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte, error) {
+	if err := s.contrary.Load(); err != nil {
+		return nil, *err
+	}
 	if b, ok := m.chunks.get(k); ok {
 		m.hits.Add(1)
 		return b, nil
@@ -439,6 +449,9 @@ func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte
 	}
 	if err := f.faults[k.bank]; err != nil {
 		return nil, err
+	}
+	if err := s.contrary.Load(); err != nil { // found by another decode meanwhile
+		return nil, *err
 	}
 	b, ok := f.chunks[k]
 	if !ok {
@@ -590,8 +603,8 @@ func (m *materializer) checkEnds(s *source, r int, p *part) error {
 		}
 	}
 	if !bytes.Equal(said, ends(p.counts)) {
-		s.dropIndex(idx, "it gives other entries their rows")
-		return fmt.Errorf("%s: %s has other rows an entry than its index says: %w", s.info.Name, s.chain.bankName(p.bank), ErrChanged)
+		err := fmt.Errorf("%s: %s has other rows an entry than its index says: %w", s.info.Name, s.chain.bankName(p.bank), ErrChanged)
+		return s.contradict(idx, "it gives other entries their rows", err)
 	}
 	return nil
 }
@@ -603,11 +616,12 @@ func (s *source) checkPart(r int, p *part) error {
 	}
 	t := s.tables[p.bank]
 	if t == nil || t.in(r) != p.rows {
-		if idx := s.index.Load(); idx != nil {
-			s.dropIndex(idx, "it counts other rows")
-		}
-		return fmt.Errorf("%s: %s has %d rows in records %d to %d, other than were counted: %w",
+		err := fmt.Errorf("%s: %s has %d rows in records %d to %d, other than were counted: %w",
 			s.file.Name, s.chain.bankName(p.bank), p.rows, s.runs[r].first, s.runs[r].first+s.runs[r].records-1, ErrChanged)
+		if idx := s.index.Load(); idx != nil {
+			return s.contradict(idx, "it counts other rows", err)
+		}
+		return err
 	}
 	for k, b := range p.columns {
 		if p.keep[k] && int64(len(b)) != p.rows*int64(p.layout.Columns[k].Width()) {

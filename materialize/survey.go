@@ -119,7 +119,7 @@ func (v *survey) save(path string) error {
 		h.counts = append(h.counts, put(id))
 	}
 	h.asked = s.chain.m.askedNames()
-	return writeIndex(path, h, blocks)
+	return writeIndex(path, h, blocks, s.info.Mode.Perm())
 }
 
 // saveIndex saves what the pass has found out, and goes by it from now on.
@@ -201,6 +201,7 @@ func (s *source) sumOf(from, to int64) (uint64, error) {
 // saved is an index that a source goes by.
 type saved struct {
 	path             string
+	id               identity
 	headSum, tailSum uint64
 	groups           []group
 	tags             []block
@@ -249,6 +250,12 @@ func loadIndex(path string, h *handle, o hipo.Options, k *known) (*hipo.File, *i
 			return nil, nil, err
 		}
 	}
+	x := xxh3.New()
+	_, _ = x.Write(head.header) // it never fails
+	_, _ = x.Write(d.raw)
+	if x.Sum64() != head.headSum { // which confirm compares with the file
+		return nil, nil, errIndex
+	}
 	f, err := hipo.Restore(h.name, h, h.id.size, hipo.Outline{Header: head.header, Dictionary: d.raw, Records: records}, d.parsed, o)
 	if err != nil {
 		return nil, nil, err
@@ -269,18 +276,31 @@ func loadIndex(path string, h *handle, o hipo.Options, k *known) (*hipo.File, *i
 
 // adopt makes the tables of an index those of the source, if they can be.
 func (s *source) adopt(head *indexHead, path string) error {
+	idx, tables, verified, err := s.understand(head, path)
+	if err != nil {
+		return err
+	}
+	s.sums, s.tables, s.verified = head.sums, tables, verified
+	s.index.Store(idx)
+	return nil
+}
+
+// understand takes the tables out of an index, and what it says of columns that
+// have been decoded. It checks whatever needs no look at the file.
+func (s *source) understand(head *indexHead, path string) (*saved, map[bankID]*table, map[columnKey]error, error) {
+	fail := func(err error) (*saved, map[bankID]*table, map[columnKey]error, error) { return nil, nil, nil, err }
 	groups := makeGroups(s.runs)
 	if len(head.sums) != len(s.file.Records) || head.groups != len(groups) {
-		return errIndex
+		return fail(errIndex)
 	}
 	for i := range head.sums {
 		if head.sums[i].streams != nil && !s.file.Records[i].Split() {
-			return errIndex
+			return fail(errIndex)
 		}
 	}
 	tables := make(map[bankID]*table, len(head.tables))
 	idx := &saved{
-		path: path, headSum: head.headSum, tailSum: head.tailSum, groups: groups,
+		path: path, id: head.id, headSum: head.headSum, tailSum: head.tailSum, groups: groups,
 		tags: head.tags, counts: make(map[bankID][]block, len(head.tables)), asked: head.asked,
 	}
 	verified := map[columnKey]error{}
@@ -290,16 +310,16 @@ func (s *source) adopt(head *indexHead, path string) error {
 		id, ok := s.chain.banks.byName[x.name]
 		switch {
 		case x.name != "" && (!ok || s.plan.dictionary.Lookup(x.name) == nil):
-			return errIndex
+			return fail(errIndex)
 		case x.name != "":
 			t.layout = s.plan.dictionary.Lookup(x.name)
 		default:
 			if s.plan.declared(x.group, x.item) != nil && x.format == "" {
-				return errIndex
+				return fail(errIndex)
 			}
 			var err error
 			if id, err = s.chain.node(x.group, x.item); err != nil {
-				return err
+				return fail(err)
 			}
 			if x.format != "" {
 				t.layout, t.kind = hipo.Composite(x.format), compositeKind(x.format)
@@ -307,11 +327,11 @@ func (s *source) adopt(head *indexHead, path string) error {
 				t.layout, t.kind = hipo.Primitive(x.prim), primitiveKind(x.prim)
 			}
 			if t.layout.RowSize == 0 {
-				return errIndex
+				return fail(errIndex)
 			}
 		}
 		if tables[id] != nil || len(x.rows) != len(s.runs) || x.filled > s.entries {
-			return errIndex
+			return fail(errIndex)
 		}
 		if x.failure != "" {
 			t.err = errors.New(x.failure)
@@ -320,32 +340,59 @@ func (s *source) adopt(head *indexHead, path string) error {
 		t.rows = make([]int64, len(s.runs)+1)
 		for r, n := range x.rows {
 			if n < 0 || n > s.runs[r].data/int64(t.layout.RowSize) {
-				return errIndex
+				return fail(errIndex)
 			}
 			t.rows[r+1] = t.rows[r] + n
 		}
 		for g, b := range head.counts[i] {
 			last := groups[g].first + groups[g].runs
-			if t.err == nil && (b.length == 0) != (t.rows[last] == t.rows[groups[g].first]) {
-				return errIndex
+			if int64(b.length) > groups[g].maxPacked() || t.err == nil && (b.length == 0) != (t.rows[last] == t.rows[groups[g].first]) {
+				return fail(errIndex)
 			}
 		}
 		for _, k := range x.decoded {
 			if k >= int64(len(t.layout.Columns)) {
-				return errIndex
+				return fail(errIndex)
 			}
 			verified[columnKey{id, int32(k)}] = nil
 		}
 		tables[id], idx.counts[id] = t, head.counts[i]
 	}
 	for g := range groups {
-		if head.tags[g].length == 0 {
-			return errIndex
+		if n := head.tags[g].length; n == 0 || int64(n) > groups[g].maxPacked() {
+			return fail(errIndex)
 		}
 	}
-	s.sums, s.tables, s.verified = head.sums, tables, verified
-	s.index.Store(idx)
-	return nil
+	return idx, tables, verified, nil
+}
+
+// reread gives the index anew if another process has written it again since,
+// with what it has learned, and says the same of the file; nil if not.
+func (s *source) reread(old *saved) *saved {
+	head, err := readIndex(old.path)
+	if err != nil || head.id != old.id || head.headSum != old.headSum || head.tailSum != old.tailSum {
+		return nil
+	}
+	idx, tables, _, err := s.understand(head, old.path)
+	if err != nil || len(tables) != len(s.tables) {
+		return nil
+	}
+	for id, t := range tables {
+		if mine := s.tables[id]; mine == nil || !slices.Equal(mine.rows, t.rows) {
+			return nil
+		}
+	}
+	s.sumMu.Lock()
+	defer s.sumMu.Unlock()
+	for i := range s.sums {
+		if s.sums[i].whole != head.sums[i].whole {
+			return nil
+		}
+	}
+	if !s.index.CompareAndSwap(old, idx) {
+		return nil
+	}
+	return idx
 }
 
 // trusted reports whether an index file is as safe as the file it is about:
@@ -385,8 +432,8 @@ func (s *source) confirm() error {
 		return err
 	}
 	if head != idx.headSum || tail != idx.tailSum {
-		s.dropIndex(idx, "its header, dictionary or end are others")
-		return fmt.Errorf("%s: header, dictionary or end are not those that were indexed: %w", s.info.Name, ErrChanged)
+		err := fmt.Errorf("%s: header, dictionary or end are not those that were indexed: %w", s.info.Name, ErrChanged)
+		return s.contradict(idx, "its header, dictionary or end are others", err)
 	}
 	s.confirmed = true
 	return nil
@@ -394,10 +441,30 @@ func (s *source) confirm() error {
 
 // dropIndex forgets an index that is wrong, so that the next mount counts anew.
 func (s *source) dropIndex(idx *saved, why string) {
-	if s.index.CompareAndSwap(idx, nil) {
-		s.chain.log.Warn(fmt.Sprintf("%s: the index is wrong and no longer used: %s", idx.path, why))
-		os.Remove(idx.path) // fails where it is not ours: then it is rejected again
+	if !s.index.CompareAndSwap(idx, nil) {
+		return
 	}
+	if s.owns(idx) {
+		os.Remove(idx.path) // another process may have been faster
+	} else {
+		why += "; its owner can make it again, and --no-index does without it"
+	}
+	s.chain.log.Warn(fmt.Sprintf("%s: the index is wrong and no longer used: %s", idx.path, why))
+}
+
+// owns reports whether an index lies in the folder of indexes. What lies beside
+// the data is nobody's to change unasked.
+func (s *source) owns(idx *saved) bool {
+	return s.chain.indexDir != "" && idx.path == IndexPath(s.chain.indexDir, s.info.Name)
+}
+
+// contradict notes that file and index contradict each other, and gives err, as
+// whatever is asked of the file from now on does: rows and offsets that were
+// told by the index must not be joined with columns by the file.
+func (s *source) contradict(idx *saved, why string, err error) error {
+	s.contrary.CompareAndSwap(nil, &err)
+	s.dropIndex(idx, why)
+	return err
 }
 
 // checkStored compares stored bytes with their checksum, or takes that.
@@ -461,21 +528,17 @@ func (m *materializer) fromIndex(s *source, k chunkKey) ([]byte, bool) {
 	if idx == nil {
 		return nil, false
 	}
+	if k.bank != tagsBank && idx.counts[k.bank] == nil {
+		return nil, false
+	}
 	g := groupOf(idx.groups, int(k.run))
 	gr := idx.groups[g]
-	b := idx.tags[g]
-	if k.bank != tagsBank {
-		if idx.counts[k.bank] == nil {
-			return nil, false
+	counts, err := m.groupCounts(idx, k.bank, g)
+	if err != nil {
+		if again := s.reread(idx); again != nil {
+			idx = again
+			counts, err = m.groupCounts(idx, k.bank, g)
 		}
-		b = idx.counts[k.bank][g]
-	}
-	packed, err := readBlock(idx.path, b)
-	counts := make([]uint32, gr.entries)
-	if err == nil {
-		p := m.packer()
-		err = p.unpack(counts, packed)
-		m.packers.Put(p)
 	}
 	if err != nil {
 		s.dropIndex(idx, err.Error())
@@ -511,16 +574,49 @@ func (m *materializer) fromIndex(s *source, k chunkKey) ([]byte, bool) {
 	return mine, mine != nil
 }
 
+// groupCounts reads the counts of a bank in a group of entries, or the tags.
+func (m *materializer) groupCounts(idx *saved, bank bankID, g int) ([]uint32, error) {
+	b := idx.tags[g]
+	if bank != tagsBank {
+		b = idx.counts[bank][g]
+	}
+	packed, err := readBlock(idx.path, b)
+	if err != nil {
+		return nil, err
+	}
+	counts := make([]uint32, idx.groups[g].entries)
+	p := m.packer()
+	defer m.packers.Put(p)
+	return counts, p.unpack(counts, packed)
+}
+
 func (m *materializer) packer() *packer {
 	p, _ := m.packers.Get().(*packer)
 	return cmp.Or(p, new(packer))
 }
 
-// update writes what has been learned since to the source's index, if it is in
-// a folder of the user's own and worth it.
+// learn adds the checksums of streams that this process knows to those of the
+// index, which another process may have added to.
+func (s *source) learn(head *indexHead) {
+	for i := range head.sums {
+		theirs, ours := &head.sums[i], s.sums[i].streams
+		if theirs.streams == nil {
+			theirs.streams = ours
+			continue
+		}
+		for j := range min(len(ours), len(theirs.streams)) {
+			if ours[j].known {
+				theirs.streams[j] = ours[j]
+			}
+		}
+	}
+}
+
+// update writes what has been learned since to the source's index, if it lies in
+// the folder of indexes and that is worth it.
 func (s *source) update(asked [][2]string) {
 	idx := s.index.Load()
-	if idx == nil || !s.news.Load() && (len(asked) == 0 || !s.confirmed || slices.Equal(asked, idx.asked)) {
+	if idx == nil || !s.news.Load() && (len(asked) == 0 || !s.confirmed || slices.Equal(asked, idx.asked)) || !s.owns(idx) {
 		return
 	}
 	all, err := os.ReadFile(idx.path)
@@ -528,10 +624,10 @@ func (s *source) update(asked [][2]string) {
 		return // it is gone: the next mount makes another
 	}
 	head, blocks, err := parseIndex(all)
-	if err != nil || head.headSum != idx.headSum || head.tailSum != idx.tailSum || len(head.sums) != len(s.sums) {
+	if err != nil || head.id != idx.id || head.headSum != idx.headSum || head.tailSum != idx.tailSum || len(head.sums) != len(s.sums) {
 		return // another process has made one since
 	}
-	head.sums = s.sums
+	s.learn(head)
 	if len(asked) > 0 {
 		head.asked = asked
 	}
@@ -543,10 +639,12 @@ func (s *source) update(asked [][2]string) {
 			ok = err == nil
 		}
 		if ok {
-			x.decoded = s.decodedColumns(id)
+			x.decoded = append(x.decoded, s.decodedColumns(id)...)
+			slices.Sort(x.decoded)
+			x.decoded = slices.Compact(x.decoded)
 		}
 	}
-	if err := writeIndex(idx.path, head, blocks); err != nil {
+	if err := writeIndex(idx.path, head, blocks, s.info.Mode.Perm()); err != nil {
 		s.chain.log.Warn(fmt.Sprintf("%s: %v", idx.path, err))
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	iofs "io/fs"
 	"os"
 	"os/signal"
 	"strconv"
@@ -120,27 +121,41 @@ func (x *indexing) run(words []string) error {
 // build builds what is missing, with a word on each file that cannot be indexed.
 func (x *indexing) build(ctx context.Context, files []string) error {
 	bar := newProgress(x.stderr, files, x.quiet || x.dump || x.plan != "")
-	var first error
+	first := 0 // status of the first that failed
 	err := materialize.Index(ctx, files, materialize.IndexOptions{
 		Dir: x.chain.IndexDir, Beside: x.beside, Threads: x.chain.Threads, MaxRecord: x.chain.MaxRecord,
 		Progress: bar.add,
 	}, func(r materialize.Indexed) {
-		if r.Err != nil {
-			bar.say("hipofs: " + errorLine(r.Err))
-			if first == nil {
-				first = r.Err
-			}
+		if r.Err == nil {
+			bar.done()
+			return
 		}
-		bar.done(r)
+		bar.say("hipofs: " + errorLine(r.Err))
+		if first == 0 {
+			first = indexStatus(r)
+		}
 	})
 	bar.end()
 	if err != nil {
 		return err
 	}
-	if first != nil {
-		return &statusError{status: status(first)}
+	if first != 0 {
+		return &statusError{status: first}
 	}
 	return nil
+}
+
+// indexStatus tells a file that cannot be read from a folder that cannot be
+// written.
+func indexStatus(r materialize.Indexed) int {
+	var pe *iofs.PathError
+	switch {
+	case !errors.As(r.Err, &pe):
+		return status(r.Err)
+	case pe.Path == r.File:
+		return statusSource
+	}
+	return statusFolder
 }
 
 // print prints what the indexes say.

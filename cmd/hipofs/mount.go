@@ -226,7 +226,11 @@ func (m *mount) serve(sources []string, mountpoint string, ready func(context.Co
 	limitMemory(chain.Stats().CacheBudget)
 	tellLeftOut(m.stderr, chain)
 	if len(chain.View().Banks()) == 0 && !m.logsToStderr() { // the log has it, too
-		m.note("no bank of these files has a schema; what they hold is in " + filepath.Join(mountpoint, ".nodes"))
+		if len(m.chain.Banks) > 0 {
+			m.note("--banks shows no bank of these files; \"hipofs ls\" lists their names")
+		} else {
+			m.note("no bank of these files has a schema; what they hold is in " + filepath.Join(mountpoint, ".nodes"))
+		}
 	}
 
 	server, err := fs.Mount(mountpoint, chain, m.fs)

@@ -10,8 +10,6 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/sys/unix"
-
-	"github.com/hipofs/hipofs/materialize"
 )
 
 // progress shows how far long work over files is: a bar with bytes, rate and
@@ -92,7 +90,7 @@ func (p *progress) line(now time.Time) {
 }
 
 // done counts a file.
-func (p *progress) done(materialize.Indexed) {
+func (p *progress) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.files++
