@@ -124,7 +124,7 @@ func (c *column) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uin
 	if c.col.InMemory() {
 		c.ahead.set(largeReadAhead)
 	} else {
-		c.ahead.set(smallReadAhead)
+		c.ahead.set(readAheadFor(c.col.Stride()))
 	}
 	return nil, fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH, 0
 }

@@ -13,9 +13,21 @@ import (
 // little; for a file whose content is in memory, where it costs nothing and
 // speeds up reading in sequence by half, much.
 const (
+	leastReadAhead = 4 << 10
 	smallReadAhead = 64 << 10
 	largeReadAhead = requestSize
 )
+
+// readAheadFor is for a file of which one decode makes stride bytes: less than
+// half of that, so that what a program touches and what is around it lie in two
+// records at most.
+func readAheadFor(stride int64) int {
+	n := leastReadAhead
+	for int64(4*n) <= stride && n < smallReadAhead {
+		n *= 2
+	}
+	return n
+}
 
 // readAhead is the kernel's setting for the mount, which every file takes with
 // it when it is opened. Only root can change it; for others it stays small.

@@ -8,6 +8,7 @@ import (
 	iofs "io/fs"
 	"log/slog"
 	"path"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -24,13 +25,18 @@ import (
 type IndexMode int
 
 const (
-	IndexAuto  IndexMode = iota // at once when the chain is under 4 GB, else on first need
+	IndexAuto  IndexMode = iota // soon when the chain is under 4 GB, else on first need
 	IndexEager                  // at once
 	IndexLazy                   // on first need
 )
 
-// autoLimit is the size of the chains that IndexAuto counts at once.
-const autoLimit = 4 << 30
+// IndexAuto counts chains up to autoLimit unasked, but not before autoDelay: a
+// program that reads at once says by then what it is after, and the pass keeps
+// just that; it also needs the processors to get started.
+const (
+	autoLimit = 4 << 30
+	autoDelay = 300 * time.Millisecond
+)
 
 // Options of a chain; the zero value is useful.
 type Options struct {
@@ -60,6 +66,10 @@ type Chain struct {
 	beside      bool            // they are written beside the files
 	allSums     bool            // a pass also reads what it need not decode
 	progress    func(bytes int64)
+
+	need    sync.Once
+	unsaved sync.Once     // to say that indexes cannot be kept
+	needed  chan struct{} // closed when somebody waits for the counts of all files
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -132,12 +142,7 @@ func Open(ctx context.Context, names []string, o Options) (*Chain, error) {
 			return nil, fmt.Errorf("bank pattern %q: %w", pattern, err)
 		}
 	}
-	c := &Chain{log: o.Log, descriptors: newDescriptors()}
-	if c.log == nil {
-		c.log = slog.New(slog.DiscardHandler)
-	}
-	c.faults = &faults{log: c.log}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c := newChain(o.Log)
 	threads := cmp.Or(o.Threads, runtime.GOMAXPROCS(0))
 	if !o.Skip {
 		c.indexDir = o.IndexDir
@@ -146,6 +151,16 @@ func Open(ctx context.Context, names []string, o Options) (*Chain, error) {
 		return nil, err
 	}
 	return c, nil
+}
+
+// newChain is a chain without files.
+func newChain(log *slog.Logger) *Chain {
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	c := &Chain{log: log, faults: &faults{log: log}, descriptors: newDescriptors(), needed: make(chan struct{})}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	return c
 }
 
 // open does what Open says, on a chain that knows where indexes are.
@@ -177,15 +192,7 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 	}
 	c.warn()
 	c.view = newView(c, c.sources, c.banks.visible)
-	var size int64
-	for _, s := range c.sources {
-		if s.index.Load() == nil {
-			size += s.file.Size
-		}
-	}
-	if o.Index == IndexEager || o.Index == IndexAuto && size < autoLimit {
-		c.countAll(threads)
-	}
+	c.work.Go(func() { c.countWhen(o.Index, threads) })
 	return nil
 }
 
@@ -254,7 +261,11 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 func (c *Chain) openFile(h *handle, owner uint32, o Options, k *known) (*hipo.File, found, error) {
 	opt := hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip}
 	if c.indexDir != "" && !c.allSums {
-		for _, path := range []string{h.name + IndexSuffix, IndexPath(c.indexDir, h.name)} {
+		beside := []string{h.name + IndexSuffix}
+		if real, err := filepath.EvalSymlinks(h.name); err == nil && real != h.name {
+			beside = append(beside, real+IndexSuffix)
+		}
+		for _, path := range append(beside, IndexPath(c.indexDir, h.name)) {
 			if c.wrong[path] {
 				continue
 			}
@@ -333,7 +344,9 @@ func (c *Chain) warn() {
 		}
 		for _, err := range s.file.Damage {
 			c.faults.add(err)
-			s.info.LeftOut = err.Error()
+			if s.info.LeftOut == "" {
+				s.info.LeftOut = err.Error()
+			}
 		}
 	}
 }

@@ -3,11 +3,14 @@ package materialize
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"sort"
 	"sync"
 	"sync/atomic"
 
 	"golang.org/x/sync/errgroup"
+
+	"github.com/hipofs/hipofs/hipo"
 )
 
 // Column is one .npy file: a header and the content. Only its exported fields
@@ -49,8 +52,9 @@ func (c *Column) measure(ctx context.Context) (*frame, error) {
 	rows := c.view.Entries()
 	if c.bank != nil {
 		if c.Type != "" {
-			// Whoever is going to ask for the size of a column is likely to read it.
-			c.view.chain.m.ask(c.key())
+			// Who asks for the size of a column before rows are counted is likely to
+			// read it: the pass then keeps it. Later, opening it is a better sign.
+			c.view.chain.m.askWhileCounting(c.key())
 		}
 		n, err := c.bank.Rows(ctx)
 		if err != nil {
@@ -153,6 +157,19 @@ func (c *Column) Open(ctx context.Context) error {
 // mostRuns is how many runs InMemory looks at.
 const mostRuns = 4096
 
+// Stride is about how many bytes of the file one run of records makes.
+func (c *Column) Stride() int64 {
+	f := c.frame.Load()
+	if f == nil {
+		return 0
+	}
+	runs := 0
+	for _, s := range c.view.sources {
+		runs += len(s.runs)
+	}
+	return f.size / int64(max(1, runs))
+}
+
 // InMemory reports whether reading the column decodes nothing. Of a column that
 // is spread over very many records it says no without looking.
 func (c *Column) InMemory() bool {
@@ -206,6 +223,10 @@ func (s *source) verifyColumn(ctx context.Context, k columnKey) error {
 	err = g.Wait()
 	if ctx.Err() != nil {
 		return ctx.Err()
+	}
+	var fe *hipo.FormatError
+	if err != nil && !errors.As(err, &fe) {
+		return err // of the disk, say: the next one may have more luck
 	}
 	s.mu.Lock()
 	s.verified[k] = err

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -29,23 +30,38 @@ func (t *table) total() int64 { return t.rows[len(t.rows)-1] }
 // in is the table's rows in run r.
 func (t *table) in(r int) int64 { return t.rows[r+1] - t.rows[r] }
 
-// countAll starts the pass over every file, a few at once, in order.
-func (c *Chain) countAll(threads int) {
-	c.work.Go(func() {
-		var g errgroup.Group
-		g.SetLimit(threads)
-		for _, s := range c.sources {
-			if c.ctx.Err() != nil {
-				break
-			}
-			g.Go(func() error {
+// countWhen counts every file, a few at once, in order, as soon as it is time.
+func (c *Chain) countWhen(mode IndexMode, threads int) {
+	var size int64
+	for _, s := range c.sources {
+		if s.index.Load() == nil {
+			size += s.file.Size
+		}
+	}
+	var soon <-chan time.Time
+	if mode == IndexAuto && size < autoLimit {
+		soon = time.After(autoDelay)
+	}
+	if mode != IndexEager {
+		select {
+		case <-soon:
+		case <-c.needed:
+		case <-c.ctx.Done():
+			return
+		}
+	}
+	var g errgroup.Group
+	g.SetLimit(threads)
+	for _, s := range c.sources {
+		g.Go(func() error {
+			if c.ctx.Err() == nil {
 				s.begin()
 				<-s.counted
-				return nil
-			})
-		}
-		_ = g.Wait()
-	})
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
 }
 
 // begin starts the file's pass if it has not been started.
@@ -136,8 +152,11 @@ func (s *source) pass() {
 	s.tables = tables
 	if sv != nil {
 		if err := s.saveIndex(sv); err != nil {
-			s.chain.log.Warn(fmt.Sprintf("%s: its index cannot be kept: %v", s.info.Name, err))
 			s.unsaved = err
+			// A folder that cannot be written is the same news for every file of a run.
+			s.chain.unsaved.Do(func() {
+				s.chain.log.Warn(err.Error() + "; the next mount counts anew (nothing more is said of other files)")
+			})
 		}
 	}
 }

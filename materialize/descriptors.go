@@ -20,17 +20,18 @@ import (
 var ErrChanged = fmt.Errorf("the file has changed: mount it again (%w)", syscall.ESTALE)
 
 // identity is what tells a file from one that has taken its place, or from
-// itself after a change.
+// itself after a change. Not the number of its device: the hosts of a farm see
+// one file system under different ones.
 type identity struct {
 	size         int64
 	mtime, ctime int64 // nanoseconds
-	dev, ino     uint64
+	ino          uint64
 }
 
 func identityOf(st iofs.FileInfo) identity {
 	id := identity{size: st.Size(), mtime: st.ModTime().UnixNano()}
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
-		id.ctime, id.dev, id.ino = sys.Ctim.Nano(), uint64(sys.Dev), sys.Ino
+		id.ctime, id.ino = sys.Ctim.Nano(), sys.Ino
 	}
 	return id
 }

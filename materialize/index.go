@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/zeebo/xxh3"
@@ -188,7 +189,6 @@ func (h *indexHead) encode() []byte {
 	w.num(h.id.size)
 	w.fixed(uint64(h.id.mtime))
 	w.fixed(uint64(h.id.ctime))
-	w.fixed(h.id.dev)
 	w.fixed(h.id.ino)
 	w.fixed(h.headSum)
 	w.fixed(h.tailSum)
@@ -256,7 +256,7 @@ func parseHead(b []byte, off, end int64) (*indexHead, error) {
 	h.id.size = r.num()
 	h.id.mtime = int64(r.fixed())
 	h.id.ctime = int64(r.fixed())
-	h.id.dev, h.id.ino = r.fixed(), r.fixed()
+	h.id.ino = r.fixed()
 	h.headSum, h.tailSum = r.fixed(), r.fixed()
 	h.header = r.bytes()
 	h.dictionaryLength = r.num()
@@ -421,10 +421,28 @@ func writeIndex(path string, h *indexHead, blocks []byte, mode os.FileMode) erro
 	return replaceFile(path, b, mode&0o644|0o600)
 }
 
+// temporary begins the names of indexes that are being written.
+const temporary = ".hipofs-"
+
+// removeStale removes what processes that were killed have left of such, an hour ago
+// or longer.
+func removeStale(dir string) {
+	left, err := filepath.Glob(filepath.Join(dir, temporary+"*"))
+	if err != nil {
+		return // a folder whose name is a pattern
+	}
+	for _, name := range left {
+		if st, err := os.Lstat(name); err == nil && st.Mode().IsRegular() && time.Since(st.ModTime()) > time.Hour {
+			os.Remove(name)
+		}
+	}
+}
+
 // replaceFile puts a new file in the place of path in one step. It does not wait
 // for the disk: the checksums tell what a power cut leaves.
 func replaceFile(path string, b []byte, mode os.FileMode) error {
-	f, err := os.CreateTemp(filepath.Dir(path), ".hipofs-")
+	removeStale(filepath.Dir(path))
+	f, err := os.CreateTemp(filepath.Dir(path), temporary+"*")
 	if err != nil {
 		return err
 	}

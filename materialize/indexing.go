@@ -36,9 +36,6 @@ type Indexed struct {
 // done of each. What is finished stays if the context ends.
 func Index(ctx context.Context, names []string, o IndexOptions, done func(Indexed)) error {
 	threads := cmp.Or(o.Threads, runtime.GOMAXPROCS(0))
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	var g errgroup.Group
 	g.SetLimit(threads)
 	results := make(chan Indexed)
@@ -74,12 +71,8 @@ func indexFile(ctx context.Context, name string, o IndexOptions, threads int) In
 		}
 		return r
 	}
-	c := &Chain{
-		log: o.Log, descriptors: newDescriptors(), indexDir: o.Dir, beside: o.Beside,
-		allSums: true, progress: o.Progress,
-	}
-	c.faults = &faults{log: c.log}
-	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c := newChain(o.Log)
+	c.indexDir, c.beside, c.allSums, c.progress = o.Dir, o.Beside, true, o.Progress
 	opt := Options{Threads: threads, MaxRecord: o.MaxRecord, Index: IndexLazy}
 	if r.Err = c.open(ctx, []string{name}, opt, threads); r.Err != nil {
 		return r

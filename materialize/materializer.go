@@ -174,6 +174,16 @@ func (m *materializer) ask(k columnKey) {
 	m.plan()
 }
 
+// askWhileCounting notes the same before all files are counted.
+func (m *materializer) askWhileCounting(k columnKey) {
+	m.mu.Lock()
+	counting := m.counted < len(m.chain.sources)
+	m.mu.Unlock()
+	if counting {
+		m.ask(k)
+	}
+}
+
 // hint notes what readers of earlier mounts asked for, by bank and column.
 func (m *materializer) hint(asked [][2]string) {
 	m.mu.Lock()
@@ -445,6 +455,7 @@ func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte
 		return nil, err
 	}
 	if f.err != nil {
+		s.wasVerified(k, f.err)
 		return nil, f.err
 	}
 	if err := f.faults[k.bank]; err != nil {

@@ -122,17 +122,34 @@ func (v *survey) save(path string) error {
 	return writeIndex(path, h, blocks, s.info.Mode.Perm())
 }
 
+// SaveError is about an index that cannot be written.
+type SaveError struct {
+	Path string
+	Err  error
+}
+
+func (e *SaveError) Error() string {
+	err := e.Err
+	var pe *iofs.PathError // names a temporary file
+	if errors.As(err, &pe) {
+		err = pe.Err
+	}
+	return fmt.Sprintf("%s: the index cannot be written: %v", e.Path, err)
+}
+
+func (e *SaveError) Unwrap() error { return e.Err }
+
 // saveIndex saves what the pass has found out, and goes by it from now on.
 func (s *source) saveIndex(v *survey) error {
 	path := s.info.Name + IndexSuffix
 	if !s.chain.beside {
 		path = IndexPath(s.chain.indexDir, s.info.Name)
 		if err := os.MkdirAll(s.chain.indexDir, 0o700); err != nil {
-			return err
+			return &SaveError{path, err}
 		}
 	}
 	if err := v.save(path); err != nil {
-		return err
+		return &SaveError{path, err}
 	}
 	s.news.Store(false)
 	head, err := readIndex(path)
@@ -399,7 +416,7 @@ func (s *source) reread(old *saved) *saved {
 // nobody but this user, root or the file's owner can have written it.
 func trusted(path string, owner uint32) error {
 	st, err := os.Lstat(path)
-	if errors.Is(err, iofs.ErrNotExist) {
+	if errors.Is(err, iofs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
 		return errNoIndex
 	}
 	if err != nil {
@@ -494,7 +511,7 @@ func (s *source) checkStored(number int, rec *hipo.Record, part int, stored []by
 		if part != hipo.Whole {
 			what = fmt.Sprintf("the bytes of stream %d", part)
 		}
-		return s.notIndexed(number, what+" do not have their checksum")
+		return s.notIndexed(number, what+" are not those that were indexed (if they were changed on purpose, run hipofs index)")
 	}
 	return nil
 }
@@ -612,11 +629,42 @@ func (s *source) learn(head *indexHead) {
 	}
 }
 
+// wasVerified takes back what an index said of a column's streams, if they do
+// not inflate after all: from now on the column does not open.
+func (s *source) wasVerified(k chunkKey, err error) {
+	var fe *hipo.FormatError
+	idx := s.index.Load()
+	if idx == nil || !s.runs[k.run].split || !errors.As(err, &fe) || errors.Is(err, ErrChanged) {
+		return // it is the file that is not what it was
+	}
+	s.mu.Lock()
+	said, ok := s.verified[columnKey{k.bank, k.column}]
+	if ok && said == nil {
+		s.verified[columnKey{k.bank, k.column}] = err
+	}
+	s.mu.Unlock()
+	if ok && said == nil {
+		s.dropIndex(idx, "a column that it says to be whole is damaged")
+	}
+}
+
+// sameColumns reports whether two lists name the same columns, in any order.
+func sameColumns(a, b [][2]string) bool {
+	order := func(list [][2]string) [][2]string {
+		list = slices.Clone(list)
+		slices.SortFunc(list, func(x, y [2]string) int {
+			return cmp.Or(cmp.Compare(x[0], y[0]), cmp.Compare(x[1], y[1]))
+		})
+		return list
+	}
+	return slices.Equal(order(a), order(b))
+}
+
 // update writes what has been learned since to the source's index, if it lies in
 // the folder of indexes and that is worth it.
 func (s *source) update(asked [][2]string) {
 	idx := s.index.Load()
-	if idx == nil || !s.news.Load() && (len(asked) == 0 || !s.confirmed || slices.Equal(asked, idx.asked)) || !s.owns(idx) {
+	if idx == nil || !s.news.Load() && (len(asked) == 0 || !s.confirmed || sameColumns(asked, idx.asked)) || !s.owns(idx) {
 		return
 	}
 	all, err := os.ReadFile(idx.path)

@@ -138,6 +138,9 @@ func (v *View) EntryNumbers() *Column { return v.entryNumbers }
 
 // wait waits until every file of the view is counted. Damage in one is an error.
 func (v *View) wait(ctx context.Context) error {
+	if len(v.sources) > 1 {
+		v.chain.need.Do(func() { close(v.chain.needed) })
+	}
 	for _, s := range v.sources {
 		if err := s.wait(ctx); err != nil {
 			return err

@@ -96,6 +96,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 func status(err error) int {
 	var own *statusError
 	var dictionary *materialize.DictionaryError
+	var save *materialize.SaveError
 	var format *hipo.FormatError
 	var noFUSE *fs.NoFUSEError
 	var mountpoint *fs.MountPointError
@@ -104,6 +105,8 @@ func status(err error) int {
 		return own.status
 	case errors.As(err, &dictionary):
 		return statusDictionary
+	case errors.As(err, &save):
+		return statusFolder
 	case errors.As(err, &format):
 		return statusSource
 	case errors.As(err, &noFUSE):
