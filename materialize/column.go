@@ -52,8 +52,6 @@ func (c *Column) measure(ctx context.Context) (*frame, error) {
 	rows := c.view.Entries()
 	if c.bank != nil {
 		if c.Type != "" {
-			// Who asks for the size of a column before rows are counted is likely to
-			// read it: the pass then keeps it. Later, opening it is a better sign.
 			c.view.chain.m.askWhileCounting(c.key())
 		}
 		n, err := c.bank.Rows(ctx)

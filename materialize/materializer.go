@@ -174,7 +174,8 @@ func (m *materializer) ask(k columnKey) {
 	m.plan()
 }
 
-// askWhileCounting notes the same before all files are counted.
+// askWhileCounting notes the same of a column that is only looked at, before all
+// files are counted: the pass then keeps it. Later, opening it is a better sign.
 func (m *materializer) askWhileCounting(k columnKey) {
 	m.mu.Lock()
 	counting := m.counted < len(m.chain.sources)

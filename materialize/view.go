@@ -260,6 +260,8 @@ func (b *Bank) point(byName map[string]*Bank) {
 
 // count waits for the pass and sums it up for the bank.
 func (b *Bank) count(ctx context.Context) error {
+	// Who asks how many rows a bank has, before that is known, is likely to read it.
+	b.view.chain.m.askWhileCounting(columnKey{b.id, 0})
 	if err := b.view.wait(ctx); err != nil {
 		return err
 	}
