@@ -138,7 +138,10 @@ func (c *connection) watch() error {
 	if c.helper != "" {
 		unmount = []string{c.helper, "-u", "-q", "-z", "--"}
 	}
-	cmd := exec.Command("/bin/sh", append([]string{"-c", `read -r _; exec "$@"`, "sh"}, append(unmount, c.dir)...)...)
+	// The pipe may close before the connection does; what looks at the mount
+	// meanwhile is told so, and must try again.
+	const script = `read -r _; for i in 1 2 3 4 5 6 7 8 9 10; do "$@" && exit; sleep 0.2; done`
+	cmd := exec.Command("/bin/sh", append([]string{"-c", script, "sh"}, append(unmount, c.dir)...)...)
 	cmd.Dir = "/"
 	cmd.Stdin = r
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} // a signal to this job is not for it

@@ -92,6 +92,17 @@ func (c *chunks) addIfRoom(k chunkKey, b []byte, share float64) bool {
 	return true
 }
 
+// forget drops the chunks whose keys it is told to.
+func (c *chunks) forget(those func(chunkKey) bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, k := range c.lru.Keys() {
+		if those(k) {
+			c.lru.Remove(k)
+		}
+	}
+}
+
 // state is what is held, and how often something had to go.
 func (c *chunks) state() (bytes, evictions int64) {
 	c.mu.Lock()

@@ -292,7 +292,7 @@ func (m *materializer) sumUp() {
 	m.rows, m.layouts = map[bankID]int64{}, map[bankID]*hipo.Schema{}
 	for _, s := range m.chain.sources {
 		for id, t := range s.tablesSoFar() {
-			if t.err == nil {
+			if t.err == nil && s.plan.conflicts[id] == "" {
 				m.rows[id] += t.total()
 				m.layouts[id] = t.layout
 			}

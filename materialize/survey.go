@@ -461,6 +461,9 @@ func (s *source) dropIndex(idx *saved, why string) {
 	if !s.index.CompareAndSwap(idx, nil) {
 		return
 	}
+	s.chain.m.chunks.forget(func(k chunkKey) bool {
+		return k.source == s.number && (k.column == endsColumn || k.bank == tagsBank)
+	})
 	if s.owns(idx) {
 		os.Remove(idx.path) // another process may have been faster
 	} else {
