@@ -1,0 +1,106 @@
+package materialize
+
+import (
+	"errors"
+	"fmt"
+	"io"
+
+	"github.com/zeebo/xxh3"
+
+	"github.com/hipofs/hipofs/hipo"
+)
+
+// endSums are the checksums of the file before its first record and behind its
+// last: header, dictionary, trailer.
+func (s *source) endSums() (head, tail uint64, err error) {
+	first := s.file.Header.FirstRecord()
+	last := first
+	if n := len(s.file.Records); n > 0 {
+		last = s.file.Records[n-1].Off + s.file.Records[n-1].Length
+	}
+	if head, err = s.sumOf(0, first); err != nil {
+		return 0, 0, err
+	}
+	tail, err = s.sumOf(last, s.file.Size)
+	return head, tail, err
+}
+
+func (s *source) sumOf(from, to int64) (uint64, error) {
+	x := xxh3.New()
+	if _, err := io.Copy(x, io.NewSectionReader(s.handle, from, to-from)); err != nil {
+		return 0, fmt.Errorf("%s: byte %d: %w", s.info.Name, from, err)
+	}
+	return x.Sum64(), nil
+}
+
+// checkStored compares stored bytes with their checksum, or takes that.
+func (s *source) checkStored(number int, rec *hipo.Record, part int, stored []byte) error {
+	x := xxh3.Hash(stored)
+	s.sumMu.Lock()
+	r := &s.sums[number]
+	at := &r.whole
+	if part != hipo.Whole {
+		if r.streams == nil {
+			r.streams = make([]sum, rec.StreamCount())
+		}
+		if part >= len(r.streams) {
+			s.sumMu.Unlock()
+			return s.notIndexed(number, "it has other streams")
+		}
+		at = &r.streams[part]
+	}
+	known := *at
+	if !known.known {
+		*at = sum{x, true}
+		s.news.Store(true)
+	}
+	s.sumMu.Unlock()
+	if known.known && known.xxh3 != x {
+		what := "its bytes"
+		if part != hipo.Whole {
+			what = fmt.Sprintf("the bytes of stream %d", part)
+		}
+		return s.notIndexed(number, what+" are not those that were indexed (if they were changed on purpose, run hipofs index)")
+	}
+	return nil
+}
+
+// notIndexed is the error about a record that is not as it was indexed.
+func (s *source) notIndexed(number int, what string) error {
+	fe := &hipo.FormatError{File: s.info.Name, Record: number, Off: s.file.Records[number].Off, Msg: what}
+	return fmt.Errorf("%w: %w", fe, ErrChanged)
+}
+
+// sinceIndexed makes of an error that came before the record's bytes could be
+// compared with their checksum what it is: with these bytes there would be none.
+func (s *source) sinceIndexed(number int, err error) error {
+	var fe *hipo.FormatError
+	if s.sums == nil || !errors.As(err, &fe) {
+		return err
+	}
+	s.sumMu.Lock()
+	defer s.sumMu.Unlock()
+	if s.sums[number].whole.known {
+		return fmt.Errorf("%w: %w", err, ErrChanged)
+	}
+	return err
+}
+
+// wasVerified takes back what an index said of a column's streams, if they do
+// not inflate after all: from now on the column does not open.
+func (s *source) wasVerified(k chunkKey, err error) {
+	var fe *hipo.FormatError
+	idx := s.index.Load()
+	if idx == nil || !s.runs[k.run].split || !errors.As(err, &fe) || errors.Is(err, ErrChanged) {
+		return // it is the file that is not what it was
+	}
+	s.mu.Lock()
+	said, ok := s.verified[columnKey{k.bank, k.column}]
+	if ok && said == nil {
+		s.verified[columnKey{k.bank, k.column}] = err
+	}
+	s.mu.Unlock()
+	if ok && said == nil {
+		s.dropIndex(idx, "a column that it says to be whole is damaged")
+	}
+}
