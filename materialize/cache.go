@@ -20,27 +20,54 @@ const (
 	tagsBank   = bankID(-1) // event tags: uint32 an entry, column 0
 )
 
-// chunks is the LRU of chunks. Its budget is in bytes; what it hands out stays
-// valid after it is evicted, and is never written to.
+// chunks keeps chunks, within a budget of bytes. What it hands out stays valid
+// after it is evicted, and is never written to.
+//
+// A chunk that has been read to its end is in the kernel's page cache as well,
+// and likely to be read from there: such go first, and no more of them are kept
+// than servedShare, or servedMost.
 type chunks struct {
 	mu        sync.Mutex
-	lru       *simplelru.LRU[chunkKey, []byte]
-	bytes     int64
+	fresh     lru
+	served    lru
 	budget    int64
 	evictions int64
+}
+
+const (
+	servedShare = 4 // of the budget, one in so many bytes
+	servedMost  = 64 << 20
+)
+
+// lru is the order in which chunks were used, and their bytes. The list counts
+// entries; the bytes are counted here, so that it never evicts by itself.
+type lru struct {
+	list  *simplelru.LRU[chunkKey, []byte]
+	bytes int64
 }
 
 // chunkOverhead is about what an entry costs beside its bytes.
 const chunkOverhead = 200
 
-func newChunks(budget int64) *chunks {
-	c := &chunks{budget: budget}
-	// The LRU counts entries; bytes are counted here, so that it never evicts by itself.
-	lru, err := simplelru.NewLRU(math.MaxInt, func(_ chunkKey, b []byte) { c.bytes -= int64(len(b)) + chunkOverhead })
+func cost(b []byte) int64 { return int64(len(b)) + chunkOverhead }
+
+func (l *lru) init() {
+	list, err := simplelru.NewLRU(math.MaxInt, func(_ chunkKey, b []byte) { l.bytes -= cost(b) })
 	if err != nil {
 		panic("internal error: " + err.Error())
 	}
-	c.lru = lru
+	l.list = list
+}
+
+func (l *lru) add(k chunkKey, b []byte) {
+	l.list.Add(k, b)
+	l.bytes += cost(b)
+}
+
+func newChunks(budget int64) *chunks {
+	c := &chunks{budget: budget}
+	c.fresh.init()
+	c.served.init()
 	return c
 }
 
@@ -48,57 +75,95 @@ func newChunks(budget int64) *chunks {
 func (c *chunks) get(k chunkKey) ([]byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lru.Get(k)
+	if b, ok := c.fresh.list.Get(k); ok {
+		return b, true
+	}
+	return c.served.list.Get(k)
 }
 
 // has reports whether a chunk is there, without touching it.
 func (c *chunks) has(k chunkKey) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.lru.Contains(k)
+	return c.contains(k)
+}
+
+func (c *chunks) contains(k chunkKey) bool {
+	return c.fresh.list.Contains(k) || c.served.list.Contains(k)
+}
+
+// makeRoom evicts until size bytes fit into limit, or nothing that may go is
+// left: served chunks first, others only if all may go.
+func (c *chunks) makeRoom(size, limit int64, all bool) bool {
+	for c.fresh.bytes+c.served.bytes+size > limit {
+		switch {
+		case c.served.list.Len() > 0:
+			c.served.list.RemoveOldest()
+		case all && c.fresh.list.Len() > 0:
+			c.fresh.list.RemoveOldest()
+		default:
+			return false
+		}
+		c.evictions++
+	}
+	return true
 }
 
 // add keeps a chunk, and evicts the least recent ones to stay in the budget.
 // One that is larger than the budget is not kept.
 func (c *chunks) add(k chunkKey, b []byte) {
-	size := int64(len(b)) + chunkOverhead
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if size > c.budget || c.lru.Contains(k) {
-		return
+	if cost(b) <= c.budget && !c.contains(k) && c.makeRoom(cost(b), c.budget, true) {
+		c.fresh.add(k, b)
 	}
-	for c.bytes+size > c.budget {
-		c.lru.RemoveOldest()
-		c.evictions++
-	}
-	c.lru.Add(k, b)
-	c.bytes += size
 }
 
 // addIfRoom keeps a chunk if nothing must be evicted for it beyond share of the
-// budget, and reports whether it did.
+// budget but what has been served, and reports whether it did.
 func (c *chunks) addIfRoom(k chunkKey, b []byte, share float64) bool {
-	size := int64(len(b)) + chunkOverhead
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.lru.Contains(k) {
+	if c.contains(k) {
 		return true
 	}
-	if float64(c.bytes+size) > share*float64(c.budget) {
+	if !c.makeRoom(cost(b), int64(share*float64(c.budget)), false) {
 		return false
 	}
-	c.lru.Add(k, b)
-	c.bytes += size
+	c.fresh.add(k, b)
 	return true
+}
+
+// done notes that a chunk has been read to its end.
+func (c *chunks) done(k chunkKey) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b, ok := c.fresh.list.Peek(k)
+	if !ok {
+		return
+	}
+	c.fresh.list.Remove(k)
+	most := min(c.budget/servedShare, servedMost)
+	for c.served.bytes+cost(b) > most && c.served.list.Len() > 0 {
+		c.served.list.RemoveOldest()
+		c.evictions++
+	}
+	if cost(b) > most {
+		c.evictions++
+		return
+	}
+	c.served.add(k, b)
 }
 
 // forget drops the chunks whose keys it is told to.
 func (c *chunks) forget(those func(chunkKey) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, k := range c.lru.Keys() {
-		if those(k) {
-			c.lru.Remove(k)
+	for _, l := range []*lru{&c.fresh, &c.served} {
+		for _, k := range l.list.Keys() {
+			if those(k) {
+				l.list.Remove(k)
+			}
 		}
 	}
 }
@@ -107,5 +172,5 @@ func (c *chunks) forget(those func(chunkKey) bool) {
 func (c *chunks) state() (bytes, evictions int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.bytes, c.evictions
+	return c.fresh.bytes + c.served.bytes, c.evictions
 }

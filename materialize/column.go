@@ -289,12 +289,19 @@ func (b *Bank) place(row int64) (s *source, i, r int, in int64) {
 func (c *Column) fillContent(ctx context.Context, p []byte, row int64) error {
 	for len(p) > 0 {
 		s, _, r, in := c.bank.place(row)
-		chunk, err := c.view.chain.m.chunk(ctx, s, chunkKey{s.number, int32(r), c.bank.id, int32(c.index)})
+		k := chunkKey{s.number, int32(r), c.bank.id, int32(c.index)}
+		chunk, err := c.view.chain.m.chunk(ctx, s, k)
 		if err != nil {
 			return err
 		}
 		n := copy(p, chunk[in*c.width:])
 		p = p[n:]
+		if in*c.width+int64(n) == int64(len(chunk)) {
+			c.view.chain.m.chunks.done(k)
+			if row+int64(n)/c.width == c.bank.rows[len(c.bank.rows)-1] {
+				c.view.chain.m.finish(c.key())
+			}
+		}
 		row += int64(n) / c.width
 	}
 	return nil

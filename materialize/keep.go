@@ -233,3 +233,21 @@ func (m *materializer) keepPassed(s *source, r int, out *decoded) {
 		m.chunks.addIfRoom(chunkKey{s.number, int32(r), tagsBank, 0}, out.tags, passShare)
 	}
 }
+
+// finish notes that a column has been read to its end: the kernel has it, and
+// decodes for others need not gather it again.
+func (m *materializer) finish(k columnKey) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.finished[k] = true
+}
+
+// begin takes that back for the columns of a bank, one of which is read again.
+// m.mu is held.
+func (m *materializer) begin(bank bankID) {
+	for k := range m.finished {
+		if k.bank == bank {
+			delete(m.finished, k)
+		}
+	}
+}

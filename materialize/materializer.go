@@ -46,8 +46,9 @@ type materializer struct {
 	flights  map[flightKey][]*flight
 	asked    []columnKey // content that was asked for, in order
 	askedFor map[columnKey]bool
-	keep     map[bankID][]bool // what a decode keeps beside what it is for; by column
-	rows     map[bankID]int64  // of the whole chain, when all files are counted; nil before
+	keep     map[bankID][]bool  // what a decode keeps beside what it is for; by column
+	finished map[columnKey]bool // read to their ends, and not wanted since
+	rows     map[bankID]int64   // of the whole chain, when all files are counted; nil before
 	layouts  map[bankID]*hipo.Schema
 	passing  int64 // bytes that passes have kept of what was asked for
 	counted  int   // files
@@ -70,7 +71,7 @@ func newMaterializer(c *Chain, memory int64, threads int) *materializer {
 		chain: c, chunks: newChunks(memory - room), threads: threads,
 		workers: make(chan struct{}, threads),
 		room:    semaphore.NewWeighted(max(room, 1)), roomAll: max(room, 1),
-		flights: map[flightKey][]*flight{}, askedFor: map[columnKey]bool{},
+		flights: map[flightKey][]*flight{}, askedFor: map[columnKey]bool{}, finished: map[columnKey]bool{},
 	}
 }
 
@@ -254,6 +255,9 @@ func (m *materializer) join(s *source, k chunkKey) *flight {
 			return f
 		}
 	}
+	if m.finished[columnKey{k.bank, k.column}] {
+		m.begin(k.bank)
+	}
 	ctx, cancel := context.WithCancel(m.chain.ctx)
 	f := &flight{want: m.flightWants(s, k), cancel: cancel, done: make(chan struct{})}
 	m.flights[fk] = append(m.flights[fk], f)
@@ -304,7 +308,7 @@ func (m *materializer) flightWants(s *source, k chunkKey) map[bankID][]bool {
 		var w []bool
 		for c := range t.layout.Columns {
 			yes := mine && c == int(k.column)
-			if !yes && c < len(keep) && keep[c] && !r.byColumn {
+			if !yes && c < len(keep) && keep[c] && !r.byColumn && !m.finished[columnKey{id, int32(c)}] {
 				yes = !m.chunks.has(chunkKey{k.source, k.run, id, int32(c)})
 			}
 			if yes {

@@ -334,6 +334,11 @@ func limitMemory(budget int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(budget + 64<<20)
 	}
+	if os.Getenv("GOGC") == "" {
+		// Columns are large and hold no pointers: collecting is cheap, waiting for as
+		// much garbage as there are columns is not.
+		debug.SetGCPercent(30)
+	}
 }
 
 func (m *mount) logsToStderr() bool { return m.foreground && m.logFile == "" }
