@@ -29,7 +29,11 @@ func TestChunksThatWereReadGoFirst(t *testing.T) {
 			t.Errorf("chunk %d is there after others came = %v", i, !want)
 		}
 	}
-	if !c.addIfRoom(key(12), nil, 1) || c.addIfRoom(key(13), make([]byte, size), 0.5) {
+	if c.addIfRoom(key(12), make([]byte, size), 1) {
+		t.Error("addIfRoom found room in a full budget")
+	}
+	c.forget(func(k chunkKey) bool { return k == key(8) })
+	if c.addIfRoom(key(12), make([]byte, size), 0.9) || !c.addIfRoom(key(12), make([]byte, size), 1) {
 		t.Error("addIfRoom does not go by the share")
 	}
 	if bytes, _ := c.state(); bytes > c.budget {
