@@ -160,9 +160,15 @@ func (s *source) tablesSoFar() map[bankID]*table {
 	}
 }
 
+// smallChain is how many inflated bytes a chain may have for a pass to keep all
+// of it, whatever is asked for.
+const smallChain = 64 << 20
+
 // passWants says what a counting pass keeps of a run: the banks asked for so
-// far or, before anything was, whatever there is room for. The directory of a
-// split record has the counts; its streams wait until somebody needs them.
+// far or, before anything was, whatever there is room for. Of a small chain, and
+// of the beginning of any, where previews and indexers look, it keeps everything.
+// The directory of a split record has the counts; its streams wait until somebody
+// needs them.
 func (m *materializer) passWants(s *source, r *run) wanted {
 	if r.split {
 		return func(bankID, *hipo.Schema) []bool { return nil }
@@ -175,15 +181,17 @@ func (m *materializer) passWants(s *source, r *run) wanted {
 	budget := float64(m.chunks.budget)
 	full := m.chain.allSums || float64(m.passing) > passShare*budget
 	m.mu.Unlock()
-	if held, _ := m.chunks.state(); len(banks) == 0 && float64(held+r.data) > guessShare*budget {
-		full = true
+	everything := len(banks) == 0 || m.inflated <= smallChain || s.number == 0 && r == &s.runs[0]
+	room := true
+	if held, _ := m.chunks.state(); float64(held+r.data) > guessShare*budget {
+		room = false
 	}
 	hidden := m.chain.banks.hidden
 	return func(bank bankID, layout *hipo.Schema) []bool {
 		if int(bank) < len(hidden) && hidden[bank] {
 			return nil
 		}
-		if full || len(banks) > 0 && !banks[bank] {
+		if full || !banks[bank] && !(everything && room) {
 			return nil
 		}
 		// A file can give one id a thousand names, each of which would be kept.
@@ -204,7 +212,10 @@ func (m *materializer) keepPassed(s *source, r int, out *decoded) {
 		return
 	}
 	m.mu.Lock()
-	guess := len(m.asked) == 0
+	asked := make(map[bankID]bool, len(m.asked))
+	for _, k := range m.asked {
+		asked[k.bank] = true
+	}
 	m.mu.Unlock()
 	for i := range out.parts {
 		p := &out.parts[i]
@@ -216,7 +227,7 @@ func (m *materializer) keepPassed(s *source, r int, out *decoded) {
 				continue
 			}
 			key := chunkKey{s.number, int32(r), p.bank, int32(k)}
-			if guess {
+			if !asked[p.bank] {
 				m.chunks.addIfRoom(key, b, guessShare)
 				continue
 			}

@@ -34,12 +34,13 @@ type Stats struct {
 // materializer turns runs of records into chunks, each once for all who wait
 // for it, and keeps what fits.
 type materializer struct {
-	chain   *Chain
-	chunks  *chunks
-	threads int
-	workers chan struct{}       // a place for each decode under way
-	room    *semaphore.Weighted // bytes of records being decoded
-	roomAll int64
+	chain    *Chain
+	chunks   *chunks
+	threads  int
+	workers  chan struct{}       // a place for each decode under way
+	room     *semaphore.Weighted // bytes of records being decoded
+	roomAll  int64
+	inflated int64 // bytes of all events and streams of the chain
 
 	mu       sync.Mutex
 	decoders []*decoder // at rest, the last used on top
@@ -60,17 +61,18 @@ type materializer struct {
 
 func newMaterializer(c *Chain, memory int64, threads int) *materializer {
 	// Records being decoded are part of the budget: half of it at most.
-	var need int64
+	var need, inflated int64
 	for _, s := range c.sources {
 		for i := range s.runs {
 			need = max(need, s.runs[i].need())
+			inflated += s.runs[i].data
 		}
 	}
 	room := min(memory/2, int64(threads)*need)
 	return &materializer{
 		chain: c, chunks: newChunks(memory - room), threads: threads,
-		workers: make(chan struct{}, threads),
-		room:    semaphore.NewWeighted(max(room, 1)), roomAll: max(room, 1),
+		inflated: inflated, workers: make(chan struct{}, threads),
+		room: semaphore.NewWeighted(max(room, 1)), roomAll: max(room, 1),
 		flights: map[flightKey][]*flight{}, askedFor: map[columnKey]bool{}, finished: map[columnKey]bool{},
 	}
 }
