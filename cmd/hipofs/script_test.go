@@ -140,7 +140,8 @@ func fails(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// mounted DIR waits until hipofs is mounted there; ! mounted DIR until nothing is.
+// mounted DIR waits until hipofs is mounted there and has answered once, so that
+// unmounting does not come in between; ! mounted DIR until nothing is mounted.
 func mounted(ts *testscript.TestScript, neg bool, args []string) {
 	if len(args) != 1 {
 		ts.Fatalf("usage: mounted DIR")
@@ -154,6 +155,18 @@ func mounted(ts *testscript.TestScript, neg bool, args []string) {
 		m, err := mountAt(dir)
 		ts.Check(err)
 		if (m != nil && m.FSType == ourType) != neg {
+			answered := make(chan bool)
+			go func() {
+				defer close(answered)
+				if !neg {
+					_ = unix.Statfs(dir, new(unix.Statfs_t)) // a mount whose server is dead answers, too
+				}
+			}()
+			select {
+			case <-answered:
+			case <-time.After(time.Until(deadline)):
+				ts.Fatalf("%s: mounted, but does not answer", dir)
+			}
 			return
 		}
 		left := int(time.Until(deadline).Milliseconds())
