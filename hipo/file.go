@@ -219,7 +219,7 @@ func (f *File) readDictionary() error {
 	for i := range rec.Banks {
 		b := &rec.Banks[i]
 		for _, k := range wanted {
-			if makeKey(b.Group, b.Item) != k || len(b.Spans) == 0 {
+			if b.key != k || len(b.Spans) == 0 {
 				continue
 			}
 			data, err := rec.Data(i)
@@ -265,7 +265,7 @@ func (f *File) checkNoDictionary() error {
 		return nil // for readTable to say
 	}
 	for i := range rec.Banks {
-		if k := makeKey(rec.Banks[i].Group, rec.Banks[i].Item); k == keySchemaJSON || k == keySchemaText {
+		if k := rec.Banks[i].key; k == keySchemaJSON || k == keySchemaText {
 			return f.errorf(24, "file header: no dictionary declared, but the first record holds schemas")
 		}
 	}

@@ -203,7 +203,7 @@ func (f *File) fileIndex(h RecordHeader) (*indexRows, error) {
 	}
 	for i := range rec.Banks {
 		b := &rec.Banks[i]
-		if makeKey(b.Group, b.Item) != keyFileIndex || len(b.Spans) == 0 {
+		if b.key != keyFileIndex || len(b.Spans) == 0 {
 			continue
 		}
 		s := b.Spans[0]

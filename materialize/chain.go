@@ -261,11 +261,12 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 func (c *Chain) openFile(h *handle, owner uint32, o Options, k *known) (*hipo.File, found, error) {
 	opt := hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip}
 	if c.indexDir != "" && !c.allSums {
-		beside := []string{h.name + IndexSuffix}
-		if real, err := filepath.EvalSymlinks(h.name); err == nil && real != h.name {
-			beside = append(beside, real+IndexSuffix)
+		paths := []string{h.name + IndexSuffix}
+		real := realPath(h.name)
+		if abs, err := filepath.Abs(h.name); err == nil && abs != real {
+			paths = append(paths, real+IndexSuffix) // beside what a link leads to
 		}
-		for _, path := range append(beside, IndexPath(c.indexDir, h.name)) {
+		for _, path := range append(paths, indexPath(c.indexDir, real)) {
 			if c.wrong[path] {
 				continue
 			}

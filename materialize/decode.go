@@ -138,23 +138,7 @@ func (d *decoder) decode(src *source, r int, want wanted, count func(*hipo.Recor
 	}
 	clear(d.place)
 	for d.number = d.run.first; d.number < d.run.first+d.run.records; d.number++ {
-		d.seen = false
-		err := src.file.StartRecord(d.number, &d.rec)
-		if err != nil && !d.seen {
-			err = src.sinceIndexed(d.number, err)
-		}
-		for more := err == nil; more; {
-			if more, err = d.rec.Next(blockBytes); more && err == nil {
-				err = d.gather(want)
-			}
-			more = more && err == nil
-		}
-		for _, t := range d.rec.Tags {
-			d.out.tags = binary.LittleEndian.AppendUint32(d.out.tags, t)
-		}
-		if err == nil && src.chain.allSums {
-			err = d.readStreams()
-		}
+		err := d.gatherRecord(want)
 		count(&d.rec)
 		if err != nil {
 			return nil, err
@@ -165,12 +149,42 @@ func (d *decoder) decode(src *source, r int, want wanted, count func(*hipo.Recor
 		p := &d.out.parts[i]
 		d.density[p.bank] = float64(p.rows) / float64(d.run.entries)
 		for k, c := range p.columns {
-			if cap(c) > len(c)+len(c)/8 {
+			if cap(c)-len(c) > len(c)/8+word { // appendColumn needs a word to spare
 				p.columns[k] = slices.Clone(c)
 			}
 		}
 	}
 	return &d.out, nil
+}
+
+// gatherRecord reads the record at hand and adds it to the parts, block by block.
+func (d *decoder) gatherRecord(want wanted) error {
+	d.seen = false
+	if err := d.src.file.StartRecord(d.number, &d.rec); err != nil {
+		if !d.seen {
+			err = d.src.sinceIndexed(d.number, err)
+		}
+		return err
+	}
+	for {
+		more, err := d.rec.Next(blockBytes)
+		if err != nil {
+			return err
+		}
+		if !more {
+			break
+		}
+		if err := d.gather(want); err != nil {
+			return err
+		}
+	}
+	for _, t := range d.rec.Tags {
+		d.out.tags = binary.LittleEndian.AppendUint32(d.out.tags, t)
+	}
+	if d.src.chain.allSums {
+		return d.readStreams()
+	}
+	return nil
 }
 
 // readStreams reads the streams of a split record for their checksums.
@@ -352,7 +366,7 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 	counts := p.counts[d.base:]
 	keep := p.keep != nil
 	d.rows = d.rows[:0]
-	var sum, filled int
+	var total, filled int
 	for i := range spans {
 		s := &spans[i]
 		length := s.Len - uint32(s.Format)
@@ -364,17 +378,16 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 		}
 		if rows > 0 {
 			counts[s.Event] = rows
-			sum += int(rows)
+			total += int(rows)
 			filled++
 		}
 		if keep {
 			d.rows = append(d.rows, rows)
 		}
 	}
-	p.rows += int64(sum)
+	p.rows += int64(total)
 	p.filled += int64(filled)
-	total := sum
-	if p.keep == nil || total == 0 {
+	if !keep || total == 0 {
 		return nil
 	}
 	if d.rec.Columns(i) > 0 {

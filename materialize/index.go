@@ -475,14 +475,21 @@ func readBlock(path string, b block) ([]byte, error) {
 }
 
 // IndexPath is where the index of a file is kept in a folder.
-func IndexPath(dir, file string) string {
+func IndexPath(dir, file string) string { return indexPath(dir, realPath(file)) }
+
+// realPath is the absolute name of a file, without links as far as it exists.
+func realPath(file string) string {
 	if abs, err := filepath.Abs(file); err == nil {
 		file = abs
 	}
 	if real, err := filepath.EvalSymlinks(file); err == nil {
 		file = real
 	}
-	sum := sha256.Sum256([]byte(file))
+	return file
+}
+
+func indexPath(dir, real string) string {
+	sum := sha256.Sum256([]byte(real))
 	return filepath.Join(dir, hex.EncodeToString(sum[:16])+IndexSuffix)
 }
 

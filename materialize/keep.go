@@ -35,6 +35,15 @@ func (m *materializer) askWhileCounting(k columnKey) {
 	}
 }
 
+// askedBanks are the banks of the columns that were asked for. m.mu is held.
+func (m *materializer) askedBanks() map[bankID]bool {
+	banks := make(map[bankID]bool, len(m.asked))
+	for _, k := range m.asked {
+		banks[k.bank] = true
+	}
+	return banks
+}
+
 // hint notes what readers of earlier mounts asked for, by bank and column.
 func (m *materializer) hint(asked [][2]string) {
 	m.mu.Lock()
@@ -173,19 +182,14 @@ func (m *materializer) passWants(s *source, r *run) wanted {
 	if r.split {
 		return func(bankID, *hipo.Schema) []bool { return nil }
 	}
-	m.mu.Lock()
-	banks := make(map[bankID]bool, len(m.asked))
-	for _, k := range m.asked {
-		banks[k.bank] = true
-	}
 	budget := float64(m.chunks.budget)
+	m.mu.Lock()
+	banks := m.askedBanks()
 	full := m.chain.allSums || float64(m.passing) > passShare*budget
 	m.mu.Unlock()
 	everything := len(banks) == 0 || m.inflated <= smallChain || s.number == 0 && r == &s.runs[0]
-	room := true
-	if held, _ := m.chunks.state(); float64(held+r.data) > guessShare*budget {
-		room = false
-	}
+	held, _ := m.chunks.state()
+	room := float64(held+r.data) <= guessShare*budget
 	hidden := m.chain.banks.hidden
 	return func(bank bankID, layout *hipo.Schema) []bool {
 		if int(bank) < len(hidden) && hidden[bank] {
@@ -212,11 +216,9 @@ func (m *materializer) keepPassed(s *source, r int, out *decoded) {
 		return
 	}
 	m.mu.Lock()
-	asked := make(map[bankID]bool, len(m.asked))
-	for _, k := range m.asked {
-		asked[k.bank] = true
-	}
+	asked := m.askedBanks()
 	m.mu.Unlock()
+	var kept int64 // of what was asked for
 	for i := range out.parts {
 		p := &out.parts[i]
 		if p.err != nil {
@@ -232,9 +234,7 @@ func (m *materializer) keepPassed(s *source, r int, out *decoded) {
 				continue
 			}
 			m.chunks.add(key, b)
-			m.mu.Lock()
-			m.passing += int64(len(b)) + chunkOverhead
-			m.mu.Unlock()
+			kept += cost(b)
 		}
 		if p.rows > 0 && m.chain.indexDir == "" {
 			m.chunks.addIfRoom(chunkKey{s.number, int32(r), p.bank, endsColumn}, ends(p.counts), passShare)
@@ -243,6 +243,9 @@ func (m *materializer) keepPassed(s *source, r int, out *decoded) {
 	if m.chain.indexDir == "" { // otherwise the index has them
 		m.chunks.addIfRoom(chunkKey{s.number, int32(r), tagsBank, 0}, out.tags, passShare)
 	}
+	m.mu.Lock()
+	m.passing += kept
+	m.mu.Unlock()
 }
 
 // finish notes that a column has been read to its end: the kernel has it, and
