@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"iter"
 	"math"
+	"slices"
 )
 
 // Record is one record, read and taken apart. It owns its memory and uses it
@@ -33,7 +34,7 @@ type Record struct {
 	head     int64 // of a split record: where its directory ends
 	next, at int   // of events that Next has not found: the first one, and where it begins in the payload
 	slots    slots
-	guesses  []int // by place in the event: the bank that the last event had there
+	guesses  [laneSize]int // by place in the event: the bank that the last event had there
 	inflater inflater
 }
 
@@ -237,6 +238,7 @@ type lane struct {
 	at, length int // of the event in the payload
 	end        int // of its structures
 	next       int // where the next structure begins, if there is one
+	place      int // structures before those in headers
 	big        bool
 	n          int
 	headers    [laneSize]uint64
@@ -262,7 +264,7 @@ func (ln *lane) header(rec *Record, event int) error {
 		return rec.errorf("event %d says that it has %d bytes, its record gives it %d", event, size, ln.length)
 	}
 	rec.Tags[event] = tag
-	ln.next, ln.end, ln.n = ln.at+eventHeader, ln.at+size, 0
+	ln.next, ln.end, ln.n, ln.place = ln.at+eventHeader, ln.at+size, 0, 0
 	return nil
 }
 
@@ -291,6 +293,9 @@ func (rec *Record) walkAbreast(lanes []lane, first int) error {
 			return err
 		}
 	}
+	if len(lanes) == abreast {
+		rec.walkAlike((*[abreast]lane)(lanes), first)
+	}
 	for busy := true; busy; {
 		busy = false
 		for l := range lanes {
@@ -304,23 +309,93 @@ func (rec *Record) walkAbreast(lanes []lane, first int) error {
 			if err := rec.note(ln, first+l); err != nil {
 				return err
 			}
-			for ln.n = 0; ln.step(rec.payload); {
+			for ln.place, ln.n = ln.place+ln.n, 0; ln.step(rec.payload); {
 			}
 		}
 	}
 	return nil
 }
 
+// walkAlike notes structures as long as all lanes have the same bank at the
+// same place, as most events have for their first banks or for all. The lanes
+// then stand at the first place where they differ, or where something is wrong
+// with one of them, which is for the others to say.
+func (rec *Record) walkAlike(lanes *[abreast]lane, first int) {
+	p := rec.payload
+	var next, end [abreast]int
+	for l := range lanes {
+		if lanes[l].big {
+			return
+		}
+		next[l], end[l] = lanes[l].next, lanes[l].end
+	}
+	for place := 0; place < laneSize; place++ {
+		var w [abreast]uint64
+		differ := uint64(0)
+		for l := range w {
+			if next[l]+structureHeader > end[l] {
+				return
+			}
+			w[l] = binary.LittleEndian.Uint64(p[next[l]:])
+			differ |= w[l] ^ w[0]
+		}
+		if differ&keyMask != 0 {
+			return
+		}
+		slot := rec.guess(place, key(w[0]&keyMask))
+		if slot < 0 {
+			return
+		}
+		b := &rec.Banks[slot]
+		if int(b.last) > first { // for the second time in these events
+			return
+		}
+		n := len(b.Spans)
+		if cap(b.Spans)-n < abreast {
+			b.Spans = slices.Grow(b.Spans, max(abreast, n))
+		}
+		spans := (*[abreast]Span)(b.Spans[n : n+abreast])
+		for l := range w {
+			begin, data, format := next[l]+structureHeader, int(w[l]>>32&dataLengthMask), uint8(w[l]>>32>>formatShift)
+			if begin+data > end[l] || int(format) > data {
+				return
+			}
+			// Field by field: what is put together elsewhere and then copied stalls.
+			s := &spans[l]
+			s.Event, s.Off, s.Len = uint32(first+l), uint32(begin), uint32(data)
+			s.Type, s.Format, s.Big = uint8(w[l]>>24), format, false
+			next[l] = begin + data
+		}
+		b.Spans = b.Spans[:n+abreast]
+		b.last = uint32(first + abreast)
+		for l := range lanes {
+			lanes[l].next, lanes[l].place = next[l], place+1
+		}
+	}
+}
+
+// guess is the place in Banks of a structure's key: where the last event had
+// one at the same place, or looked up. It is -1 if there are too many.
+func (rec *Record) guess(place int, k key) int {
+	last := &rec.guesses[place%laneSize]
+	if *last < len(rec.Banks) && rec.Banks[*last].key == k {
+		return *last
+	}
+	slot := rec.slot(k)
+	if slot >= maxIDs {
+		return -1
+	}
+	*last = slot
+	return slot
+}
+
 // note adds the structures that a lane has found to the banks.
 func (rec *Record) note(ln *lane, event int) error {
-	if len(rec.guesses) < ln.n {
-		rec.guesses = make([]int, laneSize)
-	}
 	for i := range ln.n {
 		w, begin := ln.headers[i], ln.places[i]+structureHeader
 		data := int(w >> 32 & dataLengthMask)
 		format := uint8(w >> 32 >> formatShift)
-		k := key(w & 0xFFFFFF)
+		k := key(w & keyMask)
 		if begin+data > ln.end {
 			return rec.errorf("event %d: structure %d/%d of %d bytes ends at %d, the event has %d",
 				event, k.group(), k.item(), data, begin+data-ln.at, ln.end-ln.at)
@@ -329,15 +404,12 @@ func (rec *Record) note(ln *lane, event int) error {
 			return rec.errorf("event %d: structure %d/%d has a format of %d bytes and %d bytes in all", event, k.group(), k.item(), format, data)
 		}
 		// Most events have the same banks in the same order.
-		slot := rec.guesses[i]
-		if slot >= len(rec.Banks) || rec.Banks[slot].key != k {
-			if slot = rec.slot(k); slot >= maxIDs {
-				return rec.errorf("event %d: more than %d kinds of structures", event, maxIDs)
-			}
-			rec.guesses[i] = slot
+		slot := rec.guess(ln.place+i, k)
+		if slot < 0 {
+			return rec.errorf("event %d: more than %d kinds of structures", event, maxIDs)
 		}
 		b := &rec.Banks[slot]
-		if b.last == uint32(event)+1 {
+		if int(b.last) > event {
 			continue
 		}
 		b.last = uint32(event) + 1
@@ -374,7 +446,7 @@ func (rec *Record) Structures(e int) iter.Seq[Structure] {
 			return
 		}
 		for ; ln.step(rec.payload); ln.n = 0 {
-			w, k := ln.headers[0], key(ln.headers[0]&0xFFFFFF)
+			w, k := ln.headers[0], key(ln.headers[0]&keyMask)
 			data := rec.payload[ln.places[0]+structureHeader : ln.next]
 			format := w >> 32 >> formatShift
 			s := Structure{k.group(), k.item(), uint8(w >> 24), string(data[:format]), data[format:]}

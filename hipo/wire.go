@@ -46,6 +46,7 @@ const (
 const (
 	eventHeader      = 16
 	structureHeader  = 8
+	keyMask          = 0xFFFFFF
 	dataLengthMask   = 0xFFFFFF
 	formatShift      = 24
 	indexRow         = 32 // one record in the trailer's file::index
