@@ -32,6 +32,9 @@ type chunks struct {
 	served    lru
 	budget    int64
 	evictions int64
+
+	dropped int64         // bytes that were let go of after they were read, since loose was told
+	loose   chan struct{} // told when they are looseBytes
 }
 
 const (
@@ -65,7 +68,7 @@ func (l *lru) add(k chunkKey, b []byte) {
 }
 
 func newChunks(budget int64) *chunks {
-	c := &chunks{budget: budget}
+	c := &chunks{budget: budget, loose: make(chan struct{}, 1)}
 	c.fresh.init()
 	c.served.init()
 	return c
@@ -144,15 +147,24 @@ func (c *chunks) done(k chunkKey) {
 	}
 	c.fresh.list.Remove(k)
 	most := min(c.budget/servedShare, servedMost)
-	for c.served.bytes+cost(b) > most && c.served.list.Len() > 0 {
+	before := c.served.bytes
+	if cost(b) <= most {
+		c.served.add(k, b)
+	}
+	for c.served.bytes > most {
 		c.served.list.RemoveOldest()
 		c.evictions++
 	}
 	if cost(b) > most {
 		c.evictions++
-		return
 	}
-	c.served.add(k, b)
+	if c.dropped += before + cost(b) - c.served.bytes; c.dropped >= looseBytes {
+		c.dropped = 0
+		select {
+		case c.loose <- struct{}{}:
+		default: // told already
+		}
+	}
 }
 
 // forget drops the chunks whose keys it is told to.

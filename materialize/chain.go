@@ -30,12 +30,13 @@ const (
 	IndexLazy                   // on first need
 )
 
-// IndexAuto counts chains up to autoLimit unasked, but not before autoDelay: a
-// program that reads at once says by then what it is after, and the pass keeps
-// just that; it also needs the processors to get started.
+// IndexAuto counts chains up to autoLimit unasked. It begins at once, and stops
+// after headStart inflated bytes for autoDelay: a program that reads at once
+// says by then what it is after, and the rest of the pass keeps just that.
 const (
 	autoLimit = 4 << 30
 	autoDelay = 300 * time.Millisecond
+	headStart = 64 << 20
 )
 
 // Options of a chain; the zero value is useful.
@@ -70,6 +71,7 @@ type Chain struct {
 	need    sync.Once
 	unsaved sync.Once     // to say that indexes cannot be kept
 	needed  chan struct{} // closed when somebody waits for the counts of all files
+	counts  chan struct{} // closed when it is time to count all files
 
 	ctx    context.Context // ends with Close
 	cancel context.CancelFunc
@@ -104,6 +106,8 @@ type source struct {
 	first   int64 // number in the chain of its first entry
 
 	start   sync.Once
+	need    sync.Once
+	needed  chan struct{}     // closed when somebody waits for the file's counts
 	counted chan struct{}     // closed when the pass is through
 	tables  map[bankID]*table // written before counted is closed
 	fault   error             // a damaged record: nothing of the file can be counted
@@ -158,7 +162,7 @@ func newChain(log *slog.Logger) *Chain {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	c := &Chain{log: log, faults: &faults{log: log}, descriptors: newDescriptors(), needed: make(chan struct{})}
+	c := &Chain{log: log, faults: &faults{log: log}, descriptors: newDescriptors(), needed: make(chan struct{}), counts: make(chan struct{})}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -193,6 +197,11 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 	c.warn()
 	c.view = newView(c, c.sources, c.banks.visible)
 	c.work.Go(func() { c.countWhen(o.Index, threads) })
+	c.work.Go(func() {
+		tick := time.NewTicker(quietTime)
+		defer tick.Stop()
+		c.m.tidy(c.ctx, tick.C)
+	})
 	return nil
 }
 
@@ -239,7 +248,7 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 		if f != nil {
 			c.sources = append(c.sources, &source{
 				chain: c, number: int32(len(c.sources)), info: &c.infos[i], handle: handles[i], file: f,
-				counted: make(chan struct{}), verified: map[columnKey]error{},
+				needed: make(chan struct{}), counted: make(chan struct{}), verified: map[columnKey]error{},
 			})
 			kept = append(kept, heads[i])
 		}

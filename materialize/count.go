@@ -33,14 +33,19 @@ func (t *table) in(r int) int64 { return t.rows[r+1] - t.rows[r] }
 // countWhen counts every file, a few at once, in order, as soon as it is time.
 func (c *Chain) countWhen(mode IndexMode, threads int) {
 	var size int64
+	var first *source
 	for _, s := range c.sources {
 		if s.index.Load() == nil {
 			size += s.file.Size
+			if first == nil {
+				first = s
+			}
 		}
 	}
 	var soon <-chan time.Time
-	if mode == IndexAuto && size < autoLimit {
+	if mode == IndexAuto && size < autoLimit && first != nil {
 		soon = time.After(autoDelay)
+		first.begin()
 	}
 	if mode != IndexEager {
 		select {
@@ -50,6 +55,7 @@ func (c *Chain) countWhen(mode IndexMode, threads int) {
 			return
 		}
 	}
+	close(c.counts)
 	var g errgroup.Group
 	g.SetLimit(threads)
 	for _, s := range c.sources {
@@ -76,6 +82,7 @@ func (s *source) wait(ctx context.Context) error {
 		return s.fault
 	default:
 	}
+	s.need.Do(func() { close(s.needed) })
 	s.begin()
 	select {
 	case <-s.counted:
@@ -104,10 +111,19 @@ func (s *source) pass() {
 
 	g, ctx := errgroup.WithContext(s.chain.ctx)
 	g.SetLimit(m.threads)
+	var begun int64
 	for r := range s.runs {
+		if begun >= headStart {
+			select { // not yet, perhaps
+			case <-s.needed:
+			case <-s.chain.counts:
+			case <-ctx.Done():
+			}
+		}
 		if ctx.Err() != nil {
 			break
 		}
+		begun += s.runs[r].data
 		g.Go(func() error {
 			return m.withDecoder(ctx, &s.runs[r], func(d *decoder) error {
 				out, err := d.decode(s, r, m.passWants(s, &s.runs[r]), m.note)
