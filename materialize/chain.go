@@ -234,7 +234,7 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 			}
 			if err == nil {
 				handles[i] = h
-				files[i], heads[i], err = c.openFile(h, c.infos[i].UID, o, dictionaries)
+				files[i], heads[i], err = c.openFile(h, o, dictionaries)
 			}
 			faults[i] = err
 			return nil
@@ -267,7 +267,7 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 }
 
 // openFile opens a file by its index, beside it or in the folder, or without.
-func (c *Chain) openFile(h *handle, owner uint32, o Options, k *known) (*hipo.File, found, error) {
+func (c *Chain) openFile(h *handle, o Options, k *known) (*hipo.File, found, error) {
 	opt := hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip}
 	if c.indexDir != "" && !c.allSums {
 		paths := []string{h.name + IndexSuffix}
@@ -279,13 +279,9 @@ func (c *Chain) openFile(h *handle, owner uint32, o Options, k *known) (*hipo.Fi
 			if c.wrong[path] {
 				continue
 			}
-			err := trusted(path, owner)
+			f, head, err := loadIndex(path, h, opt, k)
 			if err == nil {
-				var f *hipo.File
-				var head *indexHead
-				if f, head, err = loadIndex(path, h, opt, k); err == nil {
-					return f, found{head, path}, nil
-				}
+				return f, found{head, path}, nil
 			}
 			if !errors.Is(err, errNoIndex) {
 				c.log.Warn(fmt.Sprintf("%s: this index is not used, and made again: %v", path, err))

@@ -86,9 +86,10 @@ func (d *descriptors) close() {
 
 // handle reads one source, which it opens when it must. It is an io.ReaderAt.
 type handle struct {
-	name string
-	id   identity
-	all  *descriptors
+	name  string
+	id    identity
+	owner uint32
+	all   *descriptors
 }
 
 // newHandle looks at the named file, which must be regular, but opens nothing.
@@ -100,7 +101,11 @@ func newHandle(name string, all *descriptors) (*handle, iofs.FileInfo, error) {
 	if !st.Mode().IsRegular() {
 		return nil, st, &hipo.FormatError{File: name, Record: -1, Off: -1, Msg: "is not a regular file"}
 	}
-	return &handle{name: name, id: identityOf(st), all: all}, st, nil
+	h := &handle{name: name, id: identityOf(st), all: all}
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		h.owner = sys.Uid
+	}
+	return h, st, nil
 }
 
 // acquire gives an open descriptor, to be released.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	iofs "io/fs"
 	"os"
 	"path/filepath"
 	"syscall"
@@ -337,20 +338,48 @@ func parseHead(b []byte, off, end int64) (*indexHead, error) {
 	return h, nil
 }
 
+// openIndex opens an index file if it is as safe as the file it is about, whose
+// owner is given: nobody but that one, this user or root can have written it.
+// Where there is none the error is errNoIndex.
+func openIndex(path string, owner uint32) (*os.File, iofs.FileInfo, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK|syscall.O_NOFOLLOW, 0)
+	switch {
+	case errors.Is(err, iofs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR):
+		return nil, nil, errNoIndex
+	case errors.Is(err, syscall.ELOOP):
+		return nil, nil, errors.New("it is a link")
+	case err != nil:
+		return nil, nil, err
+	}
+	st, err := f.Stat()
+	if err == nil {
+		err = trusted(st, owner)
+	}
+	if err != nil {
+		f.Close()
+		return nil, nil, err
+	}
+	return f, st, nil
+}
+
+func trusted(st iofs.FileInfo, owner uint32) error {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok || !st.Mode().IsRegular() {
+		return errors.New("it is not a regular file")
+	}
+	if sys.Uid != owner && sys.Uid != 0 && int(sys.Uid) != os.Getuid() || st.Mode().Perm()&0o022 != 0 {
+		return errors.New("others can write it")
+	}
+	return nil
+}
+
 // readIndex reads the head of an index file and checks it against itself.
-func readIndex(path string) (*indexHead, error) {
-	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+func readIndex(path string, owner uint32) (*indexHead, error) {
+	f, st, err := openIndex(path, owner)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	st, err := f.Stat()
-	if err != nil {
-		return nil, err
-	}
-	if !st.Mode().IsRegular() {
-		return nil, errIndex
-	}
 	var fixed [indexHeader]byte
 	if _, err := f.ReadAt(fixed[:], 0); err != nil {
 		return nil, errIndex
@@ -458,8 +487,8 @@ func replaceFile(path string, b []byte, mode os.FileMode) error {
 }
 
 // readBlock reads a block of an index file and checks it.
-func readBlock(path string, b block) ([]byte, error) {
-	f, err := os.Open(path)
+func readBlock(path string, owner uint32, b block) ([]byte, error) {
+	f, _, err := openIndex(path, owner)
 	if err != nil {
 		return nil, err
 	}

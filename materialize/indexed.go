@@ -5,11 +5,9 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	iofs "io/fs"
 	"os"
 	"slices"
 	"sync"
-	"syscall"
 
 	"github.com/zeebo/xxh3"
 
@@ -45,11 +43,8 @@ type knownDictionary struct {
 // loadIndex opens a file by an index at path. Without one the error is
 // errNoIndex; another error says why the one that is there is of no use.
 func loadIndex(path string, h *handle, o hipo.Options, k *known) (*hipo.File, *indexHead, error) {
-	head, err := readIndex(path)
-	switch {
-	case errors.Is(err, iofs.ErrNotExist):
-		return nil, nil, errNoIndex
-	case err != nil:
+	head, err := readIndex(path, h.owner)
+	if err != nil {
 		return nil, nil, err
 	}
 	if head.id.size != h.id.size || head.id.mtime != h.id.mtime {
@@ -187,7 +182,7 @@ func (s *source) understand(head *indexHead, path string) (*saved, map[bankID]*t
 // reread gives the index anew if another process has written it again since,
 // with what it has learned, and says the same of the file; nil if not.
 func (s *source) reread(old *saved) *saved {
-	head, err := readIndex(old.path)
+	head, err := readIndex(old.path, s.handle.owner)
 	if err != nil || head.id != old.id || head.headSum != old.headSum || head.tailSum != old.tailSum {
 		return nil
 	}
@@ -211,26 +206,6 @@ func (s *source) reread(old *saved) *saved {
 		return nil
 	}
 	return idx
-}
-
-// trusted reports whether an index file is as safe as the file it is about:
-// nobody but this user, root or the file's owner can have written it.
-func trusted(path string, owner uint32) error {
-	st, err := os.Lstat(path)
-	if errors.Is(err, iofs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
-		return errNoIndex
-	}
-	if err != nil {
-		return err
-	}
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	if !ok || !st.Mode().IsRegular() {
-		return errors.New("it is not a regular file")
-	}
-	if sys.Uid != owner && sys.Uid != 0 && int(sys.Uid) != os.Getuid() || st.Mode().Perm()&0o022 != 0 {
-		return errors.New("others can write it")
-	}
-	return nil
 }
 
 // confirm compares, once, what an index says of a file's beginning and end with
@@ -301,11 +276,11 @@ func (m *materializer) fromIndex(s *source, k chunkKey) ([]byte, bool) {
 	}
 	g := groupOf(idx.groups, int(k.run))
 	gr := idx.groups[g]
-	counts, err := m.groupCounts(idx, k.bank, g)
+	counts, err := m.groupCounts(s, idx, k.bank, g)
 	if err != nil {
 		if again := s.reread(idx); again != nil {
 			idx = again
-			counts, err = m.groupCounts(idx, k.bank, g)
+			counts, err = m.groupCounts(s, idx, k.bank, g)
 		}
 	}
 	if err != nil {
@@ -343,12 +318,12 @@ func (m *materializer) fromIndex(s *source, k chunkKey) ([]byte, bool) {
 }
 
 // groupCounts reads the counts of a bank in a group of entries, or the tags.
-func (m *materializer) groupCounts(idx *saved, bank bankID, g int) ([]uint32, error) {
+func (m *materializer) groupCounts(s *source, idx *saved, bank bankID, g int) ([]uint32, error) {
 	b := idx.tags[g]
 	if bank != tagsBank {
 		b = idx.counts[bank][g]
 	}
-	packed, err := readBlock(idx.path, b)
+	packed, err := readBlock(idx.path, s.handle.owner, b)
 	if err != nil {
 		return nil, err
 	}

@@ -147,7 +147,7 @@ func (s *source) saveIndex(v *survey) error {
 		return &SaveError{path, err}
 	}
 	s.news.Store(false)
-	head, err := readIndex(path)
+	head, err := readIndex(path, s.handle.owner)
 	if err == nil {
 		err = s.adopt(head, path)
 	}
