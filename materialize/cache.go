@@ -32,6 +32,7 @@ type chunks struct {
 	served    lru
 	budget    int64
 	evictions int64
+	evicted   int64 // bytes
 
 	dropped int64         // bytes that were let go of after they were read, since loose was told
 	loose   chan struct{} // told when they are looseBytes
@@ -101,15 +102,21 @@ func (c *chunks) makeRoom(size, limit int64, all bool) bool {
 	for c.fresh.bytes+c.served.bytes+size > limit {
 		switch {
 		case c.served.list.Len() > 0:
-			c.served.list.RemoveOldest()
+			c.evict(&c.served)
 		case all && c.fresh.list.Len() > 0:
-			c.fresh.list.RemoveOldest()
+			c.evict(&c.fresh)
 		default:
 			return false
 		}
-		c.evictions++
 	}
 	return true
+}
+
+func (c *chunks) evict(l *lru) {
+	before := l.bytes
+	l.list.RemoveOldest()
+	c.evictions++
+	c.evicted += before - l.bytes
 }
 
 // add keeps a chunk, and evicts the least recent ones to stay in the budget.
@@ -158,7 +165,9 @@ func (c *chunks) done(k chunkKey) {
 	if cost(b) > most {
 		c.evictions++
 	}
-	if c.dropped += before + cost(b) - c.served.bytes; c.dropped >= looseBytes {
+	gone := before + cost(b) - c.served.bytes
+	c.evicted += gone
+	if c.dropped += gone; c.dropped >= looseBytes {
 		c.dropped = 0
 		select {
 		case c.loose <- struct{}{}:
@@ -180,9 +189,9 @@ func (c *chunks) forget(those func(chunkKey) bool) {
 	}
 }
 
-// state is what is held, and how often something had to go.
-func (c *chunks) state() (bytes, evictions int64) {
+// state is what is held, how often something had to go, and how much that was.
+func (c *chunks) state() (bytes, evictions, evicted int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.fresh.bytes + c.served.bytes, c.evictions
+	return c.fresh.bytes + c.served.bytes, c.evictions, c.evicted
 }

@@ -36,7 +36,7 @@ func TestChunksThatWereReadGoFirst(t *testing.T) {
 	if c.addIfRoom(key(12), make([]byte, size), 0.9) || !c.addIfRoom(key(12), make([]byte, size), 1) {
 		t.Error("addIfRoom does not go by the share")
 	}
-	if bytes, _ := c.state(); bytes > c.budget {
+	if bytes, _, _ := c.state(); bytes > c.budget {
 		t.Errorf("%d bytes are held, the budget is %d", bytes, c.budget)
 	}
 }

@@ -48,6 +48,7 @@ type Options struct {
 	Skip      bool         // leave out unreadable files and damaged records
 	Index     IndexMode    // when to count
 	IndexDir  string       // folder of indexes; "": none is read or written, also not beside the files
+	Prefetch  []string     // patterns BANK or BANK/COLUMN of what to decode unasked, as far as Memory goes
 	Log       *slog.Logger // nil: discard
 }
 
@@ -67,8 +68,11 @@ type Chain struct {
 	beside      bool            // they are written beside the files
 	allSums     bool            // a pass also reads what it need not decode
 	progress    func(bytes int64)
+	prefetches  bool // Options.Prefetch names something
+	prefetching prefetching
 
 	need    sync.Once
+	told    sync.Once     // to say that all is counted
 	unsaved sync.Once     // to say that indexes cannot be kept
 	needed  chan struct{} // closed when somebody waits for the counts of all files
 	counts  chan struct{} // closed when it is time to count all files
@@ -103,13 +107,16 @@ type source struct {
 	plan    *plan
 	runs    []run
 	entries int64
-	first   int64 // number in the chain of its first entry
+	first   int64         // number in the chain of its first entry
+	length  int64         // bytes of its records
+	places  chan struct{} // a place for each decode of it, under way or about to be
 
 	start   sync.Once
 	need    sync.Once
 	needed  chan struct{}     // closed when somebody waits for the file's counts
 	counted chan struct{}     // closed when the pass is through
 	tables  map[bankID]*table // written before counted is closed
+	passed  atomic.Int64      // bytes of records that the pass has seen
 	fault   error             // a damaged record: nothing of the file can be counted
 	unsaved error             // why its index was not saved, if it should have been
 
@@ -146,6 +153,11 @@ func Open(ctx context.Context, names []string, o Options) (*Chain, error) {
 			return nil, fmt.Errorf("bank pattern %q: %w", pattern, err)
 		}
 	}
+	for _, pattern := range o.Prefetch {
+		if err := checkPrefetch(pattern); err != nil {
+			return nil, err
+		}
+	}
 	c := newChain(o.Log)
 	threads := cmp.Or(o.Threads, runtime.GOMAXPROCS(0))
 	if !o.Skip {
@@ -162,7 +174,11 @@ func newChain(log *slog.Logger) *Chain {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	c := &Chain{log: log, faults: &faults{log: log}, descriptors: newDescriptors(), needed: make(chan struct{}), counts: make(chan struct{})}
+	c := &Chain{
+		log: log, faults: &faults{log: log}, descriptors: newDescriptors(),
+		prefetching: prefetching{now: PrefetchProgress{State: "none"}},
+		needed:      make(chan struct{}), counts: make(chan struct{}),
+	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -174,6 +190,7 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 			c.Close()
 		}
 	}()
+	c.prefetches = len(o.Prefetch) > 0
 	for again := true; again; {
 		heads, err := c.openFiles(ctx, names, o, threads)
 		if err != nil {
@@ -202,6 +219,9 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 		defer tick.Stop()
 		c.m.tidy(c.ctx, tick.C)
 	})
+	if c.prefetches {
+		c.work.Go(func() { c.prefetchAll(o.Prefetch) })
+	}
 	return nil
 }
 
@@ -365,6 +385,7 @@ func (c *Chain) layOut() {
 		s.first = first
 		for _, r := range s.runs {
 			s.entries += r.entries
+			s.length += s.lengthOf(&r)
 		}
 		first += s.entries
 		s.info.Records, s.info.Entries, s.info.First = len(s.file.Records), s.entries, s.first

@@ -560,7 +560,7 @@ func TestCloseLeavesNoGoroutines(t *testing.T) {
 func TestPanicOfAWorkerIsAnErrorOfItsReader(t *testing.T) {
 	name, want := large(t, 1)
 	c := open(t, Options{Threads: 1}, name)
-	err := c.m.withDecoder(context.Background(), &c.sources[0].runs[0], func(*decoder) error { panic("as told") })
+	err := c.m.withDecoder(context.Background(), c.sources[0], &c.sources[0].runs[0], func(*decoder) error { panic("as told") })
 	if !errors.Is(err, errPanic) || !strings.Contains(err.Error(), "as told") {
 		t.Errorf("error %v", err)
 	}

@@ -54,12 +54,13 @@ func (c *Column) measure(ctx context.Context) (*frame, error) {
 		if c.Type != "" {
 			c.view.chain.m.askWhileCounting(c.key())
 		}
-		n, err := c.bank.Rows(ctx)
-		if err != nil {
+		who := &Waiting{Reader: ctx, Bank: c.bank.Name, Column: c.Name, For: forCounting}
+		if err := c.bank.count(ctx, who); err != nil {
 			return nil, err
 		}
+		n := c.bank.rows[len(c.bank.rows)-1]
 		if c == c.bank.Pointer {
-			if err := c.bank.target.count(ctx); err != nil {
+			if err := c.bank.target.count(ctx, who); err != nil {
 				return nil, err
 			}
 		}
@@ -69,7 +70,7 @@ func (c *Column) measure(ctx context.Context) (*frame, error) {
 			rows++
 		}
 	} else if c == c.view.eventTags {
-		if err := c.view.wait(ctx); err != nil {
+		if err := c.view.wait(ctx, &Waiting{Reader: ctx, Column: c.Name, For: forCounting}); err != nil {
 			return nil, err
 		}
 	}
@@ -214,8 +215,10 @@ func (s *source) verifyColumn(ctx context.Context, k columnKey) error {
 			continue
 		}
 		g.Go(func() error {
-			_, err := m.chunk(gctx, s, chunkKey{s.number, int32(r), k.bank, k.column})
-			return err
+			return s.chain.guard(func() error {
+				_, err := m.chunk(gctx, s, chunkKey{s.number, int32(r), k.bank, k.column})
+				return err
+			})
 		})
 	}
 	err = g.Wait()
@@ -550,6 +553,6 @@ func (c *Column) lookAhead(row, n int64) {
 		if s.runs[r].inflated*int64(2*m.threads) > m.chunks.budget/2 {
 			return
 		}
-		m.prefetch(s, chunkKey{s.number, int32(r), k.bank, k.column})
+		m.ahead(s, chunkKey{s.number, int32(r), k.bank, k.column})
 	}
 }

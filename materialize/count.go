@@ -3,6 +3,7 @@ package materialize
 import (
 	"context"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"time"
@@ -70,6 +71,16 @@ func (c *Chain) countWhen(mode IndexMode, threads int) {
 	_ = g.Wait()
 }
 
+// isCounted reports whether the pass is through.
+func (s *source) isCounted() bool {
+	select {
+	case <-s.counted:
+		return true
+	default:
+		return false
+	}
+}
+
 // begin starts the file's pass if it has not been started.
 func (s *source) begin() {
 	s.start.Do(func() { s.chain.work.Go(s.pass) })
@@ -92,15 +103,36 @@ func (s *source) wait(ctx context.Context) error {
 	}
 }
 
-// pass counts the rows of every bank in every run, by decoding all runs, and
-// keeps columns that are asked for, or may be. Damage does not end it: all of a
-// file's damage is told at once.
+// pass counts the file. A bug that it brings out is the file's fault.
 func (s *source) pass() {
 	m := s.chain.m
-	defer func() {
-		close(s.counted)
-		m.passed()
-	}()
+	m.passes.begin()
+	if err := s.chain.guard(s.count); err != nil {
+		s.fault = err
+	}
+	m.passes.end()
+	close(s.counted)
+	m.passed()
+	s.chain.tellCounted()
+}
+
+// tellCounted logs that all files are counted, once.
+func (c *Chain) tellCounted() {
+	p := c.Progress().Counting
+	if p.State != "done" || c.ctx.Err() != nil {
+		return
+	}
+	c.told.Do(func() {
+		busy, _ := c.m.passes.time()
+		c.log.Info("counted", "files", p.Files, "bytes", p.Bytes, "seconds", math.Round(busy.Seconds()*1000)/1000)
+	})
+}
+
+// count counts the rows of every bank in every run, by decoding all runs, and
+// keeps columns that are asked for, or may be. Damage does not end it: all of a
+// file's damage is told at once, and the first is the error.
+func (s *source) count() error {
+	m := s.chain.m
 	var sv *survey
 	if s.chain.indexDir != "" || s.chain.beside {
 		sv = newSurvey(s)
@@ -125,7 +157,8 @@ func (s *source) pass() {
 		}
 		begun += s.runs[r].data
 		g.Go(func() error {
-			return m.withDecoder(ctx, &s.runs[r], func(d *decoder) error {
+			defer func() { s.passed.Add(s.lengthOf(&s.runs[r])) }()
+			return m.withDecoder(ctx, s, &s.runs[r], func(d *decoder) error {
 				out, err := d.decode(s, r, m.passWants(s, &s.runs[r]), m.note)
 				if err != nil {
 					s.chain.faults.add(err)
@@ -148,13 +181,11 @@ func (s *source) pass() {
 		})
 	}
 	if err := g.Wait(); err != nil {
-		s.fault = err
-		return
+		return err
 	}
 	for _, err := range faults {
 		if err != nil {
-			s.fault = err
-			return
+			return err
 		}
 	}
 	for _, t := range tables {
@@ -175,6 +206,15 @@ func (s *source) pass() {
 			})
 		}
 	}
+	return nil
+}
+
+// lengthOf is how many bytes of the file the run's records take.
+func (s *source) lengthOf(r *run) (length int64) {
+	for _, h := range s.file.Records[r.first : r.first+r.records] {
+		length += h.Length
+	}
+	return length
 }
 
 // merge adds what one run has of a bank to the file's table of it.

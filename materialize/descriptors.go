@@ -7,6 +7,7 @@ import (
 	iofs "io/fs"
 	"os"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
@@ -84,13 +85,26 @@ func (d *descriptors) close() {
 	d.open.Purge()
 }
 
+// count is how many sources are kept open.
+func (d *descriptors) count() int {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.open.Len()
+}
+
 // handle reads one source, which it opens when it must. It is an io.ReaderAt.
 type handle struct {
 	name  string
 	id    identity
 	owner uint32
 	all   *descriptors
+
+	reading atomic.Int64 // calls of ReadAt under way
+	through atomic.Int64 // calls that have returned
 }
+
+// reads are the calls of ReadAt under way, and how many have returned.
+func (h *handle) reads() (now, through int64) { return h.reading.Load(), h.through.Load() }
 
 // newHandle looks at the named file, which must be regular, but opens nothing.
 func newHandle(name string, all *descriptors) (*handle, iofs.FileInfo, error) {
@@ -170,6 +184,11 @@ func (h *handle) same(file *os.File) error {
 // ReadAt reads, and then looks whether the file is still the one: what a change
 // could have touched is not handed out.
 func (h *handle) ReadAt(p []byte, off int64) (int, error) {
+	h.reading.Add(1)
+	defer func() {
+		h.reading.Add(-1)
+		h.through.Add(1)
+	}()
 	fd, err := h.acquire()
 	if err != nil {
 		return 0, err

@@ -28,12 +28,19 @@ type faults struct {
 	list []ErrorInfo
 }
 
-func (f *faults) add(err error) {
+// Explain says of an error what errors.json says.
+func Explain(err error) ErrorInfo {
 	info := ErrorInfo{Record: -1, Byte: -1, Message: err.Error()}
 	var fe *hipo.FormatError
 	if errors.As(err, &fe) {
 		info.File, info.Record, info.Byte = fe.File, fe.Record, fe.Off
 	}
+	return info
+}
+
+// add remembers an error; more is for its line in the log, as slog takes it.
+func (f *faults) add(err error, more ...any) {
+	info := Explain(err)
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.seen[info.Message] || len(f.list) == maxFaults {
@@ -44,7 +51,7 @@ func (f *faults) add(err error) {
 	}
 	f.seen[info.Message] = true
 	f.list = append(f.list, info)
-	f.log.Error(info.Message)
+	f.log.Error(info.Message, more...)
 }
 
 func (f *faults) all() []ErrorInfo {

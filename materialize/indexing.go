@@ -233,7 +233,7 @@ func (c *Chain) Plan(ctx context.Context, bank, column string, from, to int64, e
 			if col.Name != column {
 				continue
 			}
-			if err := b.count(ctx); err != nil {
+			if err := b.count(ctx, nil); err != nil {
 				return err
 			}
 			from, to = max(0, from), min(to, v.Entries())

@@ -161,12 +161,10 @@ func (m *materializer) sumUp() {
 
 // tablesSoFar are the file's tables, if it has been counted.
 func (s *source) tablesSoFar() map[bankID]*table {
-	select {
-	case <-s.counted:
+	if s.isCounted() {
 		return s.tables
-	default:
-		return nil
 	}
+	return nil
 }
 
 // smallChain is how many inflated bytes a chain may have for a pass to keep all
@@ -188,7 +186,7 @@ func (m *materializer) passWants(s *source, r *run) wanted {
 	full := m.chain.allSums || float64(m.passing) > passShare*budget
 	m.mu.Unlock()
 	everything := len(banks) == 0 || m.inflated <= smallChain || s.number == 0 && r == &s.runs[0]
-	held, _ := m.chunks.state()
+	held, _, _ := m.chunks.state()
 	room := float64(held+r.data) <= guessShare*budget
 	hidden := m.chain.banks.hidden
 	return func(bank bankID, layout *hipo.Schema) []bool {

@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/semaphore"
 
@@ -20,7 +21,9 @@ type materializer struct {
 	chain    *Chain
 	chunks   *chunks
 	threads  int
-	workers  chan struct{}       // a place for each decode under way
+	workers  chan struct{} // a place for each decode under way
+	waiters  *waiters
+	passes   passes
 	room     *semaphore.Weighted // bytes of records being decoded
 	roomAll  int64
 	inflated int64 // bytes of all events and streams of the chain
@@ -40,10 +43,14 @@ type materializer struct {
 
 	recordsDecoded, streamsDecoded, bytesRead, bytesInflated atomic.Int64
 	bytesServed, hits, misses                                atomic.Int64
+
+	decoding, stalled atomic.Int64 // decodes under way; those that hang
+	decodeTime        atomic.Int64 // nanoseconds
 }
 
 func newMaterializer(c *Chain, memory int64, threads int) *materializer {
-	// Records being decoded are part of the budget: half of it at most.
+	// Records being decoded are part of the budget: half of it at most, beside
+	// that of prefetching.
 	var need, inflated int64
 	for _, s := range c.sources {
 		for i := range s.runs {
@@ -52,9 +59,16 @@ func newMaterializer(c *Chain, memory int64, threads int) *materializer {
 		}
 	}
 	room := min(memory/2, int64(threads)*need)
+	var aside int64
+	if c.prefetches {
+		aside = min(memory/4, need)
+	}
+	for _, s := range c.sources {
+		s.places = make(chan struct{}, threads)
+	}
 	return &materializer{
-		chain: c, chunks: newChunks(memory - room), threads: threads,
-		inflated: inflated, workers: make(chan struct{}, threads),
+		chain: c, chunks: newChunks(memory - room - aside), threads: threads,
+		inflated: inflated, workers: make(chan struct{}, threads), waiters: newWaiters(),
 		room: semaphore.NewWeighted(max(room, 1)), roomAll: max(room, 1),
 		flights: map[flightKey][]*flight{}, askedFor: map[columnKey]bool{}, finished: map[columnKey]bool{},
 	}
@@ -68,19 +82,24 @@ func (r *run) need() int64 { return r.stored + r.inflated + min(r.inflated, runB
 // back after use.
 const tooLargeToKeep = 64 << 20
 
-// withDecoder calls f with a decoder when there is room for the run.
-func (m *materializer) withDecoder(ctx context.Context, r *run, f func(*decoder) error) error {
-	n := min(r.need(), m.roomAll)
-	if err := m.room.Acquire(ctx, n); err != nil {
+// withDecoder calls f with a decoder when there is a place for the run.
+func (m *materializer) withDecoder(ctx context.Context, s *source, r *run, f func(*decoder) error) error {
+	p, err := m.enter(ctx, s, r)
+	if err != nil {
 		return err
 	}
-	defer m.room.Release(n)
-	select {
-	case m.workers <- struct{}{}:
-		defer func() { <-m.workers }()
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	defer p.leave()
+	return m.lendDecoder(r, f)
+}
+
+// lendDecoder calls f with a decoder.
+func (m *materializer) lendDecoder(r *run, f func(*decoder) error) error {
+	began := time.Now()
+	m.decoding.Add(1)
+	defer func() {
+		m.decoding.Add(-1)
+		m.decodeTime.Add(int64(time.Since(began)))
+	}()
 	m.mu.Lock()
 	var d *decoder
 	if last := len(m.decoders) - 1; last >= 0 {
@@ -89,7 +108,7 @@ func (m *materializer) withDecoder(ctx context.Context, r *run, f func(*decoder)
 		d = new(decoder)
 	}
 	m.mu.Unlock()
-	err := m.guard(d, f)
+	err := m.chain.guard(func() error { return f(d) })
 	if r.inflated < tooLargeToKeep && !errors.Is(err, errPanic) {
 		m.mu.Lock()
 		m.decoders = append(m.decoders, d)
@@ -102,14 +121,14 @@ var errPanic = errors.New("internal error: panic")
 
 // guard makes a panic in f an error: a bug that one record brings out must not
 // end the mount.
-func (m *materializer) guard(d *decoder, f func(*decoder) error) (err error) {
+func (c *Chain) guard(f func() error) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
 			err = fmt.Errorf("%w: %v", errPanic, p)
-			m.chain.log.Error(err.Error(), "stack", string(debug.Stack()))
+			c.faults.add(err, "stack", string(debug.Stack()))
 		}
 	}()
-	return f(d)
+	return f()
 }
 
 // note counts what reading a record took.
@@ -174,18 +193,16 @@ func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte
 	f.waiters++
 	m.mu.Unlock()
 
+	who := m.reader(ctx, s, k)
+	m.waiters.enter(who)
 	var err error
 	select {
 	case <-f.done:
 	case <-ctx.Done():
 		err = ctx.Err()
 	}
-	m.mu.Lock()
-	if f.waiters--; f.waiters == 0 {
-		f.cancel()
-		m.land(flightKey{k.source, k.run}, f)
-	}
-	m.mu.Unlock()
+	m.waiters.leave(who)
+	m.leave(k, f)
 	if err != nil {
 		return nil, err
 	}
@@ -206,8 +223,38 @@ func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte
 	return b, nil
 }
 
-// prefetch starts to decode a chunk that will be asked for.
-func (m *materializer) prefetch(s *source, k chunkKey) {
+// reader is who waits for a decode that gives a chunk.
+func (m *materializer) reader(ctx context.Context, s *source, k chunkKey) *Waiting {
+	who := &Waiting{Reader: ctx, For: forDecoding, File: s.info.Name}
+	switch {
+	case k.bank == tagsBank:
+		who.Column = "event_tags"
+		return who
+	case int(k.bank) < len(m.chain.banks.schemas):
+		who.Bank = m.chain.banks.schemas[k.bank].Name
+	default:
+		group, item := m.chain.nodeIDs(k.bank)
+		who.Bank = fmt.Sprintf("%d.%d", group, item)
+	}
+	who.Column = "offsets"
+	if k.column != endsColumn {
+		who.Column = s.tables[k.bank].layout.Columns[k.column].Name
+	}
+	return who
+}
+
+// leave is for who waits for the flight no longer.
+func (m *materializer) leave(k chunkKey, f *flight) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if f.waiters--; f.waiters == 0 {
+		f.cancel()
+		m.land(flightKey{k.source, k.run}, f)
+	}
+}
+
+// ahead starts to decode a chunk that will be asked for.
+func (m *materializer) ahead(s *source, k chunkKey) {
 	if m.chunks.has(k) {
 		return
 	}
@@ -218,12 +265,26 @@ func (m *materializer) prefetch(s *source, k chunkKey) {
 
 // join finds the flight that gives a chunk, or starts one. m.mu is held.
 func (m *materializer) join(s *source, k chunkKey) *flight {
-	fk := flightKey{k.source, k.run}
-	for _, f := range m.flights[fk] {
+	if f := m.flying(k); f != nil {
+		return f
+	}
+	return m.launch(s, k, m.fly)
+}
+
+// flying is the flight under way that gives a chunk, nil if there is none. m.mu
+// is held.
+func (m *materializer) flying(k chunkKey) *flight {
+	for _, f := range m.flights[flightKey{k.source, k.run}] {
 		if f.covers(k) {
 			return f
 		}
 	}
+	return nil
+}
+
+// launch starts a flight. m.mu is held.
+func (m *materializer) launch(s *source, k chunkKey, fly func(context.Context, *source, chunkKey, *flight)) *flight {
+	fk := flightKey{k.source, k.run}
 	if m.finished[columnKey{k.bank, k.column}] {
 		m.begin(k.bank)
 	}
@@ -231,7 +292,9 @@ func (m *materializer) join(s *source, k chunkKey) *flight {
 	f := &flight{want: m.flightWants(s, k), cancel: cancel, done: make(chan struct{})}
 	m.flights[fk] = append(m.flights[fk], f)
 	m.chain.work.Go(func() {
-		m.fly(ctx, s, k, f)
+		if err := m.chain.guard(func() error { fly(ctx, s, k, f); return nil }); err != nil {
+			f.err = err
+		}
 		cancel()
 		m.mu.Lock()
 		m.land(fk, f)
@@ -294,36 +357,9 @@ func (m *materializer) flightWants(s *source, k chunkKey) map[bankID][]bool {
 	return want
 }
 
-// fly decodes the run and hands out and keeps what it gave.
+// fly decodes the run for a reader, and keeps what it gave.
 func (m *materializer) fly(ctx context.Context, s *source, k chunkKey, f *flight) {
-	f.err = m.withDecoder(ctx, &s.runs[k.run], func(d *decoder) error {
-		out, err := d.decode(s, int(k.run), func(id bankID, _ *hipo.Schema) []bool { return f.want[id] }, m.note)
-		if err != nil {
-			m.chain.faults.add(err)
-			return err
-		}
-		f.chunks = map[chunkKey][]byte{{k.source, k.run, tagsBank, 0}: out.tags}
-		f.faults = map[bankID]error{}
-		for i := range out.parts {
-			p := &out.parts[i]
-			err := s.checkPart(int(k.run), p)
-			if err == nil && f.want[p.bank] != nil {
-				err = m.checkEnds(s, int(k.run), p)
-			}
-			if err != nil {
-				m.chain.faults.add(err)
-				f.faults[p.bank] = err
-				continue
-			}
-			f.chunks[chunkKey{k.source, k.run, p.bank, endsColumn}] = ends(p.counts)
-			for c, b := range p.columns {
-				if len(b) > 0 {
-					f.chunks[chunkKey{k.source, k.run, p.bank, int32(c)}] = b
-				}
-			}
-		}
-		return nil
-	})
+	f.err = m.withDecoder(ctx, s, &s.runs[k.run], func(d *decoder) error { return m.gather(d, s, k, f) })
 	if f.err != nil {
 		return
 	}
@@ -335,6 +371,48 @@ func (m *materializer) fly(ctx context.Context, s *source, k chunkKey, f *flight
 	if b, ok := f.chunks[k]; ok {
 		m.chunks.add(k, b)
 	}
+}
+
+// flyAside does the same for no reader: beside the decodes that readers wait
+// for, and keeping what needs nothing else to go.
+func (m *materializer) flyAside(_ context.Context, s *source, k chunkKey, f *flight) {
+	f.err = m.lendDecoder(&s.runs[k.run], func(d *decoder) error { return m.gather(d, s, k, f) })
+	if f.err != nil {
+		return
+	}
+	for ck, b := range f.chunks {
+		m.chunks.addIfRoom(ck, b, passShare)
+	}
+}
+
+// gather decodes the run into a flight's chunks.
+func (m *materializer) gather(d *decoder, s *source, k chunkKey, f *flight) error {
+	out, err := d.decode(s, int(k.run), func(id bankID, _ *hipo.Schema) []bool { return f.want[id] }, m.note)
+	if err != nil {
+		m.chain.faults.add(err)
+		return err
+	}
+	f.chunks = map[chunkKey][]byte{{k.source, k.run, tagsBank, 0}: out.tags}
+	f.faults = map[bankID]error{}
+	for i := range out.parts {
+		p := &out.parts[i]
+		err := s.checkPart(int(k.run), p)
+		if err == nil && f.want[p.bank] != nil {
+			err = m.checkEnds(s, int(k.run), p)
+		}
+		if err != nil {
+			m.chain.faults.add(err)
+			f.faults[p.bank] = err
+			continue
+		}
+		f.chunks[chunkKey{k.source, k.run, p.bank, endsColumn}] = ends(p.counts)
+		for c, b := range p.columns {
+			if len(b) > 0 {
+				f.chunks[chunkKey{k.source, k.run, p.bank, int32(c)}] = b
+			}
+		}
+	}
+	return nil
 }
 
 // checkEnds compares the counts of entries that an index gives with what a

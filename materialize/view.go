@@ -136,12 +136,19 @@ func (v *View) RecordTags() *Column { return v.recordTags }
 // EntryNumbers is an int64 column, one value an entry: its number in the chain.
 func (v *View) EntryNumbers() *Column { return v.entryNumbers }
 
-// wait waits until every file of the view is counted. Damage in one is an error.
-func (v *View) wait(ctx context.Context) error {
+// wait waits until every file of the view is counted, on behalf of a reader or,
+// with nil, of nobody. Damage in a file is an error.
+func (v *View) wait(ctx context.Context, who *Waiting) error {
 	if len(v.sources) > 1 {
 		v.chain.need.Do(func() { close(v.chain.needed) })
 	}
 	for _, s := range v.sources {
+		if who != nil && !s.isCounted() {
+			waiters := v.chain.m.waiters
+			waiters.enter(who)
+			defer waiters.leave(who)
+			who = nil
+		}
 		if err := s.wait(ctx); err != nil {
 			return err
 		}
@@ -152,7 +159,7 @@ func (v *View) wait(ctx context.Context) error {
 // Nodes are the structures that no dictionary entry declares, by group and
 // item, as Banks named "GROUP.ITEM". It waits for the counting pass.
 func (v *View) Nodes(ctx context.Context) ([]*Bank, error) {
-	if err := v.wait(ctx); err != nil {
+	if err := v.wait(ctx, &Waiting{Reader: ctx, Bank: ".nodes", For: forCounting}); err != nil {
 		return nil, err
 	}
 	v.mu.Lock()
@@ -258,11 +265,11 @@ func (b *Bank) point(byName map[string]*Bank) {
 	}
 }
 
-// count waits for the pass and sums it up for the bank.
-func (b *Bank) count(ctx context.Context) error {
+// count waits for the pass, as View.wait does, and sums it up for the bank.
+func (b *Bank) count(ctx context.Context, who *Waiting) error {
 	// Who asks how many rows a bank has, before that is known, is likely to read it.
 	b.view.chain.m.askWhileCounting(columnKey{b.id, 0})
-	if err := b.view.wait(ctx); err != nil {
+	if err := b.view.wait(ctx, who); err != nil {
 		return err
 	}
 	b.mu.Lock()
@@ -297,7 +304,7 @@ func (b *Bank) count(ctx context.Context) error {
 
 // Rows is the bank's rows in the view. It waits for the counting pass.
 func (b *Bank) Rows(ctx context.Context) (int64, error) {
-	if err := b.count(ctx); err != nil {
+	if err := b.count(ctx, &Waiting{Reader: ctx, Bank: b.Name, For: forCounting}); err != nil {
 		return 0, err
 	}
 	return b.rows[len(b.rows)-1], nil
@@ -305,7 +312,7 @@ func (b *Bank) Rows(ctx context.Context) (int64, error) {
 
 // Filled is how many entries have at least one row. It waits for the counting pass.
 func (b *Bank) Filled(ctx context.Context) (int64, error) {
-	if err := b.count(ctx); err != nil {
+	if err := b.count(ctx, &Waiting{Reader: ctx, Bank: b.Name, For: forCounting}); err != nil {
 		return 0, err
 	}
 	return b.filled, nil
