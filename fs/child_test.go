@@ -12,6 +12,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 	"time"
 
@@ -60,6 +61,21 @@ func child(op string, args []string) {
 			}
 		}
 		fmt.Printf("end=%d\n", must(unix.Seek(fd, 0, io.SeekEnd)))
+	case "open-all":
+		var all sync.WaitGroup
+		for _, path := range args {
+			all.Go(func() { fmt.Println(try("open", path)) })
+		}
+		all.Wait()
+	case "read":
+		n, err := unix.Read(must(unix.Open(args[0], unix.O_RDONLY, 0)), make([]byte, 10))
+		fmt.Println(result(n, err))
+	case "hole":
+		at, err := unix.Seek(must(unix.Open(args[0], unix.O_RDONLY, 0)), 0, unix.SEEK_HOLE)
+		fmt.Println(result(at, err))
+	case "readlink":
+		n, err := unix.Readlink(args[0], make([]byte, 10))
+		fmt.Println(result(n, err))
 	case "list":
 		fmt.Println(list(args[0]))
 	case "change":

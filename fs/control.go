@@ -23,8 +23,10 @@ func controlFolder(at place) node {
 		columnEntry("event_tags.npy", t.view.EventTags(), "event_tags"),
 		columnEntry("record_tags.npy", t.view.RecordTags(), "record_tags"),
 		columnEntry("entries.npy", t.view.EntryNumbers(), "entries"),
-		liveJSON("stats.json", func() any { return t.chain.Stats() }),
-		liveJSON("errors.json", func() any { return notNull(t.chain.Errors()) }),
+		liveJSON("stats.json", func() any { return t.stats() }),
+		liveJSON("progress.json", func() any { return t.chain.Progress() }),
+		liveJSON("errors.json", func() any { return notNull(t.border.all()) }),
+		liveText("metrics", func() ([]byte, error) { return metricsText(t.stats()) }),
 		{"populated", syscall.S_IFDIR, func(at place) node { return &folder{place: at, in: newPopulated(at.tree)} }},
 	})}
 }

@@ -58,11 +58,15 @@ func (d *document) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, u
 type live struct {
 	fusefs.Inode
 	place
-	value func() any
+	render func() ([]byte, error)
+}
+
+func liveText(name string, render func() ([]byte, error)) entry {
+	return entry{name, syscall.S_IFREG, func(at place) node { return &live{place: at, render: render} }}
 }
 
 func liveJSON(name string, value func() any) entry {
-	return entry{name, syscall.S_IFREG, func(at place) node { return &live{place: at, value: value} }}
+	return liveText(name, func() ([]byte, error) { return toJSON(value()) })
 }
 
 func (l *live) kind() uint32 { return syscall.S_IFREG }
@@ -88,7 +92,7 @@ func (l *live) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uint3
 	if writing(flags) {
 		return nil, 0, syscall.EROFS
 	}
-	b, err := toJSON(l.value())
+	b, err := l.render()
 	if err != nil {
 		return nil, 0, l.errno(ctx, err)
 	}

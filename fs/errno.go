@@ -3,9 +3,13 @@ package fs
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"runtime/debug"
 	"sync"
 	"syscall"
+
+	"github.com/hanwen/go-fuse/v2/fuse"
 
 	"github.com/hipofs/hipofs/hipo"
 	"github.com/hipofs/hipofs/materialize"
@@ -18,11 +22,34 @@ type border struct {
 	faults func() []materialize.ErrorInfo // what the chain has logged itself
 	mu     sync.Mutex
 	said   map[string]bool
+	own    []materialize.ErrorInfo // what only the border has met
 }
 
 // Programs that walk everything meet a damaged record once a column; a hostile
 // file may have any number of faults, each with its own text.
 const saidMax = 10000
+
+// panics makes an error of a bug that one request has brought out: the mount
+// goes on. Each is logged once.
+type panics struct {
+	log  *slog.Logger
+	mu   sync.Mutex
+	said map[string]bool
+}
+
+func (ps *panics) handle(p any) fuse.Status {
+	what := fmt.Sprint(p)
+	ps.mu.Lock()
+	defer ps.mu.Unlock()
+	if !ps.said[what] && len(ps.said) < saidMax {
+		if ps.said == nil {
+			ps.said = map[string]bool{}
+		}
+		ps.said[what] = true
+		ps.log.Error("internal error: panic: "+what, "stack", string(debug.Stack()))
+	}
+	return fuse.EIO
+}
 
 // passed on as they are: what the user can do about them differs
 var ownErrnos = []syscall.Errno{
@@ -56,6 +83,13 @@ func isContextError(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
+// all are the distinct errors so far, those of the chain first.
+func (b *border) all() []materialize.ErrorInfo {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return append(b.faults(), b.own...)
+}
+
 func (b *border) report(err error, path string) {
 	// Every column that needs a damaged record meets the same fault.
 	line := err.Error()
@@ -73,5 +107,6 @@ func (b *border) report(err error, path string) {
 			return
 		}
 	}
+	b.own = append(b.own, materialize.Explain(err))
 	b.log.Error(line, "path", path)
 }

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
-	"runtime/debug"
 	"sync"
 	"syscall"
 	"time"
@@ -114,10 +113,7 @@ func serve(conn *connection, root fusefs.InodeEmbedder, o Options) (*Server, err
 			EnableSymlinkCaching:     true,
 			Debug:                    o.Debug,
 			Logger:                   logger,
-			PanicHandler: func(p any) fuse.Status {
-				o.Log.Error("internal error: panic", "panic", p, "stack", string(debug.Stack()))
-				return fuse.EIO
-			},
+			PanicHandler:             (&panics{log: o.Log}).handle,
 		},
 		EntryTimeout:    &long,
 		NegativeTimeout: &short,

@@ -25,6 +25,7 @@ type tree struct {
 	attr    attributes
 	names   naming
 	version string
+	mounted time.Time
 	border  *border
 	ahead   *readAhead
 }
@@ -38,6 +39,7 @@ func newRoot(chain *materialize.Chain, o Options, ahead *readAhead) fusefs.Inode
 		attr:    attributesOf(view.Files()),
 		names:   naming{dots: o.DotNames},
 		version: o.Version,
+		mounted: time.Now(),
 		border:  &border{log: o.Log, faults: chain.Errors, said: map[string]bool{}},
 		ahead:   ahead,
 	}
