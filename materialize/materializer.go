@@ -44,7 +44,7 @@ type materializer struct {
 	recordsDecoded, streamsDecoded, bytesRead, bytesInflated atomic.Int64
 	bytesServed, hits, misses                                atomic.Int64
 
-	decoding, stalled atomic.Int64 // decodes under way; those that hang
+	inFlight, stalled atomic.Int64 // decodes under way; those that hang
 	decodeTime        atomic.Int64 // nanoseconds
 }
 
@@ -95,9 +95,9 @@ func (m *materializer) withDecoder(ctx context.Context, s *source, r *run, f fun
 // lendDecoder calls f with a decoder.
 func (m *materializer) lendDecoder(r *run, f func(*decoder) error) error {
 	began := time.Now()
-	m.decoding.Add(1)
+	m.inFlight.Add(1)
 	defer func() {
-		m.decoding.Add(-1)
+		m.inFlight.Add(-1)
 		m.decodeTime.Add(int64(time.Since(began)))
 	}()
 	m.mu.Lock()
