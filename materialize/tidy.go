@@ -49,4 +49,4 @@ func (m *materializer) tidy(ctx context.Context, tick <-chan time.Time) {
 func (m *materializer) activity() int64 { return m.recordsDecoded.Load() + m.bytesServed.Load() }
 
 // decoding reports whether a decode is under way.
-func (m *materializer) decoding() bool { return len(m.workers) > 0 }
+func (m *materializer) decoding() bool { return m.inFlight.Load() > 0 }
