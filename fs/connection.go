@@ -19,7 +19,7 @@ import (
 // open in children of this process, where it keeps a dead mount's readers
 // hanging, and it does not say why fusermount3 refused.
 type connection struct {
-	dir    string
+	dir    string // "": in another mount namespace, and ends with that
 	fd     int    // /dev/fuse, close-on-exec; go-fuse owns it once it serves
 	helper string // the fusermount3 that mounted; "": mounted directly
 
@@ -30,9 +30,6 @@ type connection struct {
 
 // connect mounts on dir: root directly, others through fusermount3.
 func connect(dir string, o Options) (*connection, error) {
-	if o.FSName == "" {
-		o.FSName = "hipofs"
-	}
 	mount := mountByHelper
 	if os.Geteuid() == 0 {
 		mount = mountDirectly
@@ -50,27 +47,52 @@ func connect(dir string, o Options) (*connection, error) {
 }
 
 func mountDirectly(dir string, o Options) (*connection, error) {
-	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	device, err := OpenDevice()
 	if err != nil {
-		return nil, deviceError(err)
+		return nil, err
+	}
+	if err := Attach(device, dir, o); err != nil {
+		unix.Close(device)
+		if errors.Is(err, unix.EPERM) || errors.Is(err, unix.EACCES) {
+			return nil, &NoFUSEError{err.Error() + "; in a container, start it with --cap-add SYS_ADMIN --device /dev/fuse, or use hipofs run"}
+		}
+		return nil, err
+	}
+	return &connection{dir: dir, fd: device}, nil
+}
+
+// OpenDevice opens /dev/fuse, close-on-exec. Error: *NoFUSEError.
+func OpenDevice() (device int, err error) {
+	device, err = unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return -1, deviceError(err)
+	}
+	return device, nil
+}
+
+// Attach mounts the device on dir, which nobody but who has CAP_SYS_ADMIN in
+// this mount namespace may. Whoever looks there waits until the device is
+// served, in this process or another. Of o it needs FSName and AllowOther.
+func Attach(device int, dir string, o Options) error {
+	if o.FSName == "" {
+		o.FSName = "hipofs"
 	}
 	data := fmt.Sprintf("fd=%d,rootmode=40000,user_id=%d,group_id=%d,max_read=%d,default_permissions",
-		fd, os.Geteuid(), os.Getegid(), requestSize)
+		device, os.Geteuid(), os.Getegid(), requestSize)
 	if o.AllowOther {
 		data += ",allow_other"
 	}
 	const flags = unix.MS_RDONLY | unix.MS_NOSUID | unix.MS_NODEV | unix.MS_NOEXEC
-	if err := unix.Mount(o.FSName, dir, "fuse.hipofs", flags, data); err != nil {
-		unix.Close(fd)
-		switch err {
-		case unix.EPERM, unix.EACCES:
-			return nil, &NoFUSEError{"mount: " + err.Error() + "; in a container, start it with --cap-add SYS_ADMIN --device /dev/fuse, or use hipofs run"}
-		case unix.ENODEV:
-			return nil, &NoFUSEError{"this kernel has no FUSE; load it as root: modprobe fuse"}
-		}
-		return nil, &MountPointError{dir, err.Error()}
+	switch err := unix.Mount(o.FSName, dir, "fuse.hipofs", flags, data); err {
+	case nil:
+		return nil
+	case unix.EPERM, unix.EACCES:
+		return fmt.Errorf("mount: %w", err)
+	case unix.ENODEV:
+		return &NoFUSEError{"this kernel has no FUSE; load it as root: modprobe fuse"}
+	default:
+		return &MountPointError{dir, err.Error()}
 	}
-	return &connection{dir: dir, fd: fd}, nil
 }
 
 // mountByHelper lets fusermount3 mount, which hands the descriptor back over a
@@ -81,12 +103,15 @@ func mountByHelper(dir string, o Options) (*connection, error) {
 		return nil, err
 	}
 	// fusermount3 would say the same, less plainly.
-	probe, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
+	probe, err := OpenDevice()
 	if err != nil {
-		return nil, deviceError(err)
+		return nil, err
 	}
 	unix.Close(probe)
 
+	if o.FSName == "" {
+		o.FSName = "hipofs"
+	}
 	escaped := strings.NewReplacer(`\`, `\\`, `,`, `\,`).Replace(o.FSName)
 	opts := fmt.Sprintf("ro,nosuid,nodev,noexec,default_permissions,max_read=%d,subtype=hipofs,fsname=%s", requestSize, escaped)
 	if o.AllowOther {
@@ -110,7 +135,7 @@ func mountByHelper(dir string, o Options) (*connection, error) {
 		ours.Close()
 		return nil, &NoFUSEError{err.Error()}
 	}
-	fd, err := receiveFD(pair[0])
+	fd, _, err := ReceiveDevice(pair[0])
 	if err != nil {
 		ours.Close()
 		_ = cmd.Wait() // its words say more than its status
@@ -174,6 +199,9 @@ func (c *connection) detach() error {
 }
 
 func (c *connection) unmount() error {
+	if c.dir == "" {
+		return nil
+	}
 	if c.helper == "" {
 		err := unix.Unmount(c.dir, unix.UMOUNT_NOFOLLOW)
 		if err == unix.EBUSY {
@@ -194,31 +222,31 @@ func (c *connection) unmount() error {
 	return nil
 }
 
-// receiveFD takes one descriptor from the socket, or the socket's end for an
-// error.
-func receiveFD(socket int) (int, error) {
-	var b [4]byte
+// ReceiveDevice takes a device from a socket, and what came with it. A socket
+// that ends without one is an error.
+func ReceiveDevice(socket int) (device int, said string, err error) {
+	b := make([]byte, unix.PathMax)
 	oob := make([]byte, unix.CmsgSpace(4))
 	var n, oobn int
-	err := uninterrupted(func() (err error) {
-		n, oobn, _, _, err = unix.Recvmsg(socket, b[:], oob, unix.MSG_CMSG_CLOEXEC)
+	err = uninterrupted(func() (err error) {
+		n, oobn, _, _, err = unix.Recvmsg(socket, b, oob, unix.MSG_CMSG_CLOEXEC)
 		return err
 	})
 	if err != nil {
-		return -1, os.NewSyscallError("recvmsg", err)
+		return -1, "", os.NewSyscallError("recvmsg", err)
 	}
 	if n == 0 {
-		return -1, errors.New("ended without mounting")
+		return -1, "", errors.New("ended without mounting")
 	}
 	msgs, err := unix.ParseSocketControlMessage(oob[:oobn])
 	if err != nil || len(msgs) != 1 {
-		return -1, errors.New("sent no descriptor")
+		return -1, "", errors.New("sent no descriptor")
 	}
 	fds, err := unix.ParseUnixRights(&msgs[0])
 	if err != nil || len(fds) != 1 {
-		return -1, errors.New("sent no descriptor")
+		return -1, "", errors.New("sent no descriptor")
 	}
-	return fds[0], nil
+	return fds[0], string(b[:n]), nil
 }
 
 // findHelper is the path of fusermount3, found before the mount stands in

@@ -27,6 +27,7 @@ type Options struct {
 	AutoUnmount bool         // leave a process behind that unmounts when this one has died
 	NonEmpty    bool         // mount over a directory that is not empty
 	Debug       bool         // log every request and answer
+	Private     bool         // owner is who mounts and modes are 0400, whatever those of the sources
 }
 
 // NoFUSEError says why this machine does not let this process mount, and what
@@ -93,7 +94,24 @@ func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, err
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	ahead.find(dir)
+	ahead.find(deviceAt(dir))
+	return s, nil
+}
+
+// Serve shows the chain on a device that Attach has mounted in the namespace of
+// another process; number is the MAJOR:MINOR that its table of mounts has. It
+// returns when the mount answers, which then ends with its namespace or with
+// this process: Unmount does nothing.
+func Serve(device int, number string, chain *materialize.Chain, o Options) (*Server, error) {
+	if o.Log == nil {
+		o.Log = slog.New(slog.DiscardHandler)
+	}
+	ahead := new(readAhead)
+	s, err := serve(&connection{fd: device}, newRoot(chain, o, ahead), o)
+	if err != nil {
+		return nil, err
+	}
+	ahead.find(number)
 	return s, nil
 }
 
@@ -123,7 +141,9 @@ func serve(conn *connection, root fusefs.InodeEmbedder, o Options) (*Server, err
 		RootStableAttr:  &fusefs.StableAttr{Ino: rootIno},
 		Logger:          logger,
 	}
-	// NewServer answers the kernel's INIT before it returns.
+	// NewServer answers the kernel's INIT before it returns. That is enough to
+	// know: whoever asks the mount from the process that serves it cannot be
+	// killed while it waits, as the kernel waits for the answer with it.
 	server, err := fuse.NewServer(fusefs.NewNodeFS(root, opts), fmt.Sprintf("/dev/fd/%d", conn.fd), &opts.MountOptions)
 	if err != nil {
 		_ = conn.detach()
@@ -135,13 +155,6 @@ func serve(conn *connection, root fusefs.InodeEmbedder, o Options) (*Server, err
 		conn.release()
 		close(s.served)
 	}()
-
-	// Through the kernel, as everybody else will ask.
-	var st unix.Statfs_t
-	if err := uninterrupted(func() error { return unix.Statfs(conn.dir, &st) }); err != nil {
-		_ = conn.detach()
-		return nil, fmt.Errorf("mounted, but does not answer: %w", err)
-	}
 	return s, nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"os"
 	"sync"
 
+	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
 )
 
@@ -37,19 +38,28 @@ type readAhead struct {
 	now  int
 }
 
-// find finds the setting of the file system at dir.
-func (r *readAhead) find(dir string) {
-	var st unix.Stat_t
-	if err := uninterrupted(func() error { return unix.Stat(dir, &st) }); err != nil {
-		return
-	}
-	knob := fmt.Sprintf("/sys/class/bdi/%d:%d/read_ahead_kb", unix.Major(st.Dev), unix.Minor(st.Dev))
+// find finds the setting by the number of the mount's device, MAJOR:MINOR. The
+// mount itself is not asked: a process that waits for its own answer cannot be
+// killed, and so neither can its mount.
+func (r *readAhead) find(device string) {
+	knob := "/sys/class/bdi/" + device + "/read_ahead_kb"
 	if unix.Access(knob, unix.W_OK) != nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.knob, r.now = knob, smallReadAhead
+}
+
+// deviceAt is the number of the device that is mounted at dir, a path without
+// links; "" if that cannot be found.
+func deviceAt(dir string) string {
+	mounts, err := mountinfo.GetMounts(mountinfo.SingleEntryFilter(dir))
+	if err != nil || len(mounts) == 0 {
+		return ""
+	}
+	m := mounts[len(mounts)-1] // later ones lie on top
+	return fmt.Sprintf("%d:%d", m.Major, m.Minor)
 }
 
 // set is for the file that is being opened, and those after it.

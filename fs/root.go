@@ -23,6 +23,7 @@ type tree struct {
 	view    *materialize.View
 	files   []materialize.FileInfo // as files.json lists them: at the root also those left out
 	attr    attributes
+	private bool // the attributes are this user's own, whatever the files'
 	names   naming
 	version string
 	mounted time.Time
@@ -36,14 +37,23 @@ func newRoot(chain *materialize.Chain, o Options, ahead *readAhead) fusefs.Inode
 		chain:   chain,
 		view:    view,
 		files:   chain.Files(),
-		attr:    attributesOf(view.Files()),
+		private: o.Private,
 		names:   naming{dots: o.DotNames},
 		version: o.Version,
 		mounted: time.Now(),
 		border:  &border{log: o.Log, faults: chain.Errors, said: map[string]bool{}},
 		ahead:   ahead,
 	}
+	t.attr = t.attributes(view.Files())
 	return t.folder(place{t, ""})
+}
+
+func (t *tree) attributes(files []materialize.FileInfo) attributes {
+	a := attributesOf(files)
+	if t.private {
+		a.own()
+	}
+	return a
 }
 
 // one is the tree of the view's i-th file.
@@ -51,7 +61,7 @@ func (t *tree) one(i int) *tree {
 	sub := *t
 	sub.view = t.view.File(i)
 	sub.files = sub.view.Files()
-	sub.attr = attributesOf(sub.files)
+	sub.attr = t.attributes(sub.files)
 	return &sub
 }
 
@@ -174,9 +184,14 @@ func attributesOf(files []materialize.FileInfo) attributes {
 	// Who was let in by other means, such as an ACL, must not be locked out of
 	// the mount.
 	if !agree || len(files) == 0 || !a.admit() {
-		a.uid, a.gid, a.mode = uint32(os.Geteuid()), uint32(os.Getegid()), 0o400
+		a.own()
 	}
 	return a
+}
+
+// own makes it this user's alone.
+func (a *attributes) own() {
+	a.uid, a.gid, a.mode = uint32(os.Geteuid()), uint32(os.Getegid()), 0o400
 }
 
 // admit says whether this process may read what has these attributes.
