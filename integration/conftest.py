@@ -3,7 +3,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
 import subprocess
+import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -11,7 +13,7 @@ import numpy as np
 import oxihipo
 import pytest
 
-from harness import ROOT, SHARED, data, environment, mounted, python, records, run
+from harness import ROOT, SHARED, Mount, User, data, environment, mounted, python, records, run
 
 
 def _build(*flags: str, name: str) -> Path:
@@ -51,6 +53,19 @@ def mount(hipofs: Path, env: dict[str, str]):
 def command(hipofs: Path, env: dict[str, str]):
     """command(*args) runs hipofs to its end, whatever its status."""
     return lambda *args, **kw: run(hipofs, *args, ok=False, **({"env": env} | kw))
+
+
+@pytest.fixture
+def user(hipofs):
+    with contextlib.ExitStack() as stack:
+        if os.geteuid() == 0:  # distributions ship /dev/fuse open to all
+            mode = stat.S_IMODE(os.stat("/dev/fuse").st_mode)
+            stack.callback(os.chmod, "/dev/fuse", mode)
+            os.chmod("/dev/fuse", 0o666)
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hipofs-")))
+        u = User(folder, hipofs)
+        stack.callback(Mount(u.binary, u.point, u.env).discard)
+        yield u
 
 
 class DST(NamedTuple):

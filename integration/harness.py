@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import select
+import shutil
 import signal
 import struct
 import subprocess
@@ -27,6 +28,8 @@ DATA = [d for d in (SHARED / "data", ROOT / "hipo" / "testdata", OWN) if d.is_di
 CASES = SHARED / "cases" if (SHARED / "cases").is_dir() else OWN / "cases"
 GOLDEN = SHARED / "check" / "golden.tsv" if (SHARED / "check").is_dir() else OWN / "golden.tsv"
 
+NOBODY = 65534  # the user that root becomes where a test is about ordinary ones
+GOLDEN_LZ4 = "cpp_golden_lz4.hipo"
 PATIENCE = 120  # seconds; what takes longer hangs
 DTYPES = {"B": "|i1", "S": "<i2", "I": "<i4", "F": "<f4", "D": "<f8", "L": "<i8"}
 
@@ -244,6 +247,28 @@ def mounted(binary: Path, env: dict[str, str], sources, *options: str, **kw) -> 
                 m.umount()
         finally:
             m.discard()
+
+
+class User:
+    """Runs commands as an ordinary user, or as who runs the tests, in a folder that this user may use."""
+
+    def __init__(self, folder: Path, hipofs: Path, ordinary: bool = True):
+        self.folder, self.binary = folder, folder / "hipofs"
+        self.point, self.source = folder / "mnt", folder / "run.hipo"
+        shutil.copy(hipofs, self.binary)
+        shutil.copyfile(data(GOLDEN_LZ4), self.source)
+        self.source.chmod(0o644)
+        self.point.mkdir()
+        (folder / "home").mkdir()
+        self.env = environment(folder / "home")
+        self.prefix: list[str] = []
+        if ordinary and os.geteuid() == 0:
+            self.prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
+            for path in (folder, self.point, folder / "home"):
+                os.chown(path, NOBODY, NOBODY)
+
+    def run(self, *argv, **kw):
+        return run(*self.prefix, *argv, ok=False, **({"env": self.env, "cwd": self.folder} | kw))
 
 
 # ---------------------------------------------------------------- looking at a tree

@@ -1,57 +1,16 @@
 """hipofs for an ordinary user, through fusermount3. Root becomes one for these tests; anybody else is one."""
 from __future__ import annotations
 
-import contextlib
 import errno
 import os
 import shutil
 import signal
-import stat
-import tempfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from harness import Mount, daemons, data, digest, environment, errno_of, golden, mounts, run, wait_ended
-
-NOBODY = 65534
-NAME = "cpp_golden_lz4.hipo"
-
-
-class User:
-    """Runs commands as an ordinary user, in a folder that this user may use."""
-
-    def __init__(self, folder: Path, hipofs: Path):
-        self.folder, self.binary = folder, folder / "hipofs"
-        self.point, self.source = folder / "mnt", folder / "run.hipo"
-        shutil.copy(hipofs, self.binary)
-        shutil.copyfile(data(NAME), self.source)
-        self.source.chmod(0o644)
-        self.point.mkdir()
-        (folder / "home").mkdir()
-        self.env = environment(folder / "home")
-        self.prefix: list[str] = []
-        if os.geteuid() == 0:
-            self.prefix = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-            for path in (folder, self.point, folder / "home"):
-                os.chown(path, NOBODY, NOBODY)
-
-    def run(self, *argv, **kw):
-        return run(*self.prefix, *argv, ok=False, **({"env": self.env, "cwd": self.folder} | kw))
-
-
-@pytest.fixture
-def user(hipofs):
-    with contextlib.ExitStack() as stack:
-        if os.geteuid() == 0:  # distributions ship /dev/fuse open to all
-            mode = stat.S_IMODE(os.stat("/dev/fuse").st_mode)
-            stack.callback(os.chmod, "/dev/fuse", mode)
-            os.chmod("/dev/fuse", 0o666)
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hipofs-")))
-        u = User(folder, hipofs)
-        stack.callback(Mount(u.binary, u.point, u.env).discard)
-        yield u
+from harness import GOLDEN_LZ4, NOBODY, daemons, digest, errno_of, golden, mounts, run, wait_ended
 
 
 def test_an_ordinary_user_mounts_reads_and_unmounts(user):
@@ -64,7 +23,7 @@ def test_an_ordinary_user_mounts_reads_and_unmounts(user):
     if os.geteuid() == 0:
         assert os.stat(f"/proc/{pid}").st_uid == NOBODY
         assert errno_of(os.listdir, user.point) == errno.EACCES, "another user, also root, is kept out"
-    rows = [r for r in golden()[NAME] if r.bank == "REC::Particle"]
+    rows = [r for r in golden()[GOLDEN_LZ4] if r.bank == "REC::Particle"]
     assert len(rows) == 6
     for r in rows:
         whole = user.run("cat", user.point / f"REC::Particle/{r.column}.npy", text=False)

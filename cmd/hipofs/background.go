@@ -24,7 +24,7 @@ const childVariable = "HIPOFS_CHILD"
 // readyFD is the child's end of the pipe to the parent.
 const readyFD = 3
 
-func isChild() bool { return os.Getenv(childVariable) != "" }
+func isChild() bool { return os.Getenv(childVariable) != "" && !privileged() }
 
 // startChild returns once the child's mount answers, or with the exit status
 // of a child that gave up; what was wrong it has told stderr itself.

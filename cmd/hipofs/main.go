@@ -30,6 +30,11 @@ import (
 func init() { runtime.LockOSThread() }
 
 func main() {
+	if isGuest() {
+		err := runGuest(os.Args[1:])
+		tell(err, os.Stderr)
+		os.Exit(status(err))
+	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -67,6 +72,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	root.SetVersionTemplate(versionLine())
 	root.AddCommand(
 		newMount("mount", args, stderr),
+		newRun(stderr),
 		newUmount(),
 		newLs(stderr),
 		newIndex(stderr),
@@ -86,10 +92,15 @@ func run(args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}
+	tell(err, stderr)
+	return status(err)
+}
+
+// tell tells an error, unless it has been told.
+func tell(err error, stderr io.Writer) {
 	if line := errorLine(err); line != "" {
 		fmt.Fprintln(stderr, "hipofs: "+line)
 	}
-	return status(err)
 }
 
 // status is the exit status that belongs to an error.
@@ -209,6 +220,7 @@ Returns when the mount answers; "hipofs umount MOUNTPOINT" ends it.
 
 Commands ("hipofs help COMMAND" explains one):
     mount         mount; what hipofs does where no command is named
+    run           run a command with the files mounted for it alone
     umount        unmount
     ls            list banks, columns, rows
     index         build the index of each file, so that mounts open at once

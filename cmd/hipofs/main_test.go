@@ -11,7 +11,7 @@ import (
 )
 
 func TestHelpFitsAScreenOf80Columns(t *testing.T) {
-	for _, command := range []string{"help", "mount", "umount", "ls", "index", "version", "completion"} {
+	for _, command := range []string{"help", "mount", "run", "umount", "ls", "index", "version", "completion"} {
 		var stdout, stderr bytes.Buffer
 		if status := run([]string{"help", command}, &stdout, &stderr); status != 0 {
 			t.Fatalf("help %s: exit status %d, %s", command, status, &stderr)
@@ -35,12 +35,13 @@ func TestHelpFitsAScreenOf80Columns(t *testing.T) {
 
 func TestHelpNamesEveryOption(t *testing.T) {
 	var b bytes.Buffer
-	mount, list, index, umount := newMount("mount", nil, &b), newLs(&b), newIndex(&b), newUmount()
+	mount, within, list, index, umount := newMount("mount", nil, &b), newRun(&b), newLs(&b), newIndex(&b), newUmount()
 	for _, tt := range []struct {
 		help  string
 		flags *pflag.FlagSet
 	}{
 		{mount.Long, mount.Flags()},
+		{within.Long, within.Flags()},
 		{list.Long, list.Flags()},
 		{index.Long, index.Flags()},
 		{umount.Long, umount.Flags()},

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/hipofs/hipofs/fs"
 	"github.com/hipofs/hipofs/materialize"
@@ -82,8 +83,15 @@ func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	addChainFlags(flags, &m.chain)
+	m.addFlags(flags)
 	flags.BoolVarP(&m.foreground, "foreground", "f", false, "")
+	flags.FuncP("o", "o", "", func(s string) error { return m.setMountOptions(flags, s) })
+	return cmd
+}
+
+// addFlags adds the options that every mount has, wherever it is.
+func (m *mount) addFlags(flags *pflag.FlagSet) {
+	addChainFlags(flags, &m.chain)
 	flags.BoolVarP(&m.quiet, "quiet", "q", false, "")
 	flags.StringVar(&m.logFile, "log-file", "", "")
 	flags.Func("log-level", "", level(&m.logLevel))
@@ -102,8 +110,6 @@ func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
 		m.fs.DotNames = s == "dot"
 		return nil
 	})
-	flags.FuncP("o", "o", "", func(s string) error { return m.setMountOptions(flags, s) })
-	return cmd
 }
 
 // run checks everything that can be checked while the user is watching, then
@@ -210,28 +216,12 @@ func (m *mount) serve(sources []string, mountpoint string, ready func(context.Co
 		interrupt()
 	}()
 
-	log, closeLog, err := m.openLog()
+	chain, closeChain, err := m.open(ctx, sources, filepath.Join(mountpoint, ".nodes"))
 	if err != nil {
 		return err
 	}
-	defer closeLog()
-	m.chain.Log, m.fs.Log = log, log
-	m.fs.Version = programVersion()
-
-	chain, err := openChain(ctx, sources, m.chain)
-	if err != nil {
-		return err
-	}
-	defer chain.Close()
-	limitMemory(chain.Stats().CacheBudget)
-	tellLeftOut(m.stderr, chain)
-	if len(chain.View().Banks()) == 0 && !m.logsToStderr() { // the log has it, too
-		if len(m.chain.Banks) > 0 {
-			m.note("--banks shows no bank of these files; \"hipofs ls\" lists their names")
-		} else {
-			m.note("no bank of these files has a schema; what they hold is in " + filepath.Join(mountpoint, ".nodes"))
-		}
-	}
+	defer closeChain()
+	log := m.fs.Log
 
 	server, err := fs.Mount(mountpoint, chain, m.fs)
 	if err != nil {
@@ -265,6 +255,33 @@ func (m *mount) serve(sources []string, mountpoint string, ready func(context.Co
 	}
 	log.Info("unmounted", "mountpoint", mountpoint)
 	return nil
+}
+
+// open opens the log and the chain, and tells what there is to tell about the
+// chain; nodes is where the mount will have what no schema describes.
+func (m *mount) open(ctx context.Context, sources []string, nodes string) (chain *materialize.Chain, closeChain func(), err error) {
+	log, closeLog, err := m.openLog()
+	if err != nil {
+		return nil, nil, err
+	}
+	m.chain.Log, m.fs.Log = log, log
+	m.fs.Version = programVersion()
+
+	chain, err = openChain(ctx, sources, m.chain)
+	if err != nil {
+		_ = closeLog()
+		return nil, nil, err
+	}
+	limitMemory(chain.Stats().CacheBudget)
+	tellLeftOut(m.stderr, chain)
+	if len(chain.View().Banks()) == 0 && !m.logsToStderr() { // the log has it, too
+		if len(m.chain.Banks) > 0 {
+			m.note("--banks shows no bank of these files; \"hipofs ls\" lists their names")
+		} else {
+			m.note("no bank of these files has a schema; what they hold is in " + nodes)
+		}
+	}
+	return chain, func() { chain.Close(); _ = closeLog() }, nil
 }
 
 // notifyEnd sends the signals that end a mount to c, but for those that this

@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/hipofs/hipofs/materialize"
 )
@@ -184,6 +185,9 @@ func splitMountOptions(list string) []string {
 // setFromEnvironment gives options that the command line leaves alone their
 // value from HIPOFS_MEMORY, HIPOFS_ON_ERROR, …
 func setFromEnvironment(flags *pflag.FlagSet) error {
+	if privileged() {
+		return nil
+	}
 	var err error
 	flags.VisitAll(func(f *pflag.Flag) {
 		variable := "HIPOFS_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
@@ -199,6 +203,15 @@ func setFromEnvironment(flags *pflag.FlagSet) error {
 		}
 	})
 	return err
+}
+
+// privileged says whether this program gives its caller rights that the caller
+// does not have, by a set-user-ID bit or capabilities of its file. The caller's
+// environment then steers nothing.
+func privileged() bool {
+	const atSecure = 23 // getauxval(3)
+	vector, err := unix.Auxv()
+	return err != nil || slices.Contains(vector, [2]uintptr{atSecure, 1})
 }
 
 // setFlag sets a flag, and says what is wrong without naming it again.
