@@ -57,7 +57,12 @@ var ownErrnos = []syscall.Errno{
 	syscall.EFBIG,  // over a limit
 	syscall.ENOMEM,
 	syscall.ENOSPC,
-	syscall.ETIMEDOUT, // from the source's file system
+	syscall.EACCES, // from here on: of a source's file system
+	syscall.EPERM,
+	syscall.ETIMEDOUT,
+	syscall.EREMOTEIO,
+	syscall.EHOSTDOWN,
+	syscall.EHOSTUNREACH,
 }
 
 // errno is what the kernel is told about err, which was met at path on behalf
@@ -94,6 +99,8 @@ func (b *border) report(err error, path string) {
 	// Every column that needs a damaged record meets the same fault.
 	line := err.Error()
 	if fault, ok := errors.AsType[*hipo.FormatError](err); ok {
+		line = fault.Error()
+	} else if fault, ok := errors.AsType[*materialize.SourceError](err); ok {
 		line = fault.Error()
 	}
 	b.mu.Lock()

@@ -20,6 +20,7 @@ func TestErrorsBecomeNumbersAndOneLine(t *testing.T) {
 	gone, cancel := context.WithCancel(alive)
 	cancel()
 	fault := &hipo.FormatError{File: "run.hipo", Record: 3, Off: 99, Msg: "broken"}
+	lost := &materialize.SourceError{File: "run.hipo", Err: fmt.Errorf("read: %w", syscall.EACCES)}
 	known := &hipo.FormatError{File: "run.hipo", Record: 4, Off: 999, Msg: "broken"}
 	var said log
 	b := &border{log: said.logger(), said: map[string]bool{}, faults: func() []materialize.ErrorInfo {
@@ -41,6 +42,11 @@ func TestErrorsBecomeNumbersAndOneLine(t *testing.T) {
 		{alive, known, syscall.EIO, ""},
 		{alive, &os.PathError{Op: "read", Path: "run.hipo", Err: syscall.ESTALE}, syscall.ESTALE, "read run.hipo: stale"},
 		{alive, &os.PathError{Op: "open", Path: "run.hipo", Err: syscall.ENOENT}, syscall.EIO, "open run.hipo"},
+		{alive, fmt.Errorf("run.hipo: byte 9: %w (record 1)", lost), syscall.EACCES, "run.hipo: read: permission denied"},
+		{alive, fmt.Errorf("run.hipo: byte 99: %w (record 2)", lost), syscall.EACCES, ""},
+		{alive, &materialize.SourceError{File: "run.hipo", Err: syscall.EHOSTDOWN}, syscall.EHOSTDOWN, "host is down"},
+		{alive, &materialize.SourceError{File: "run.hipo", Err: syscall.ENOTCONN}, syscall.EIO, "not connected"}, // this mount is
+		{alive, &materialize.SourceError{File: "run.hipo", Err: syscall.EINTR}, syscall.EIO, "interrupted"},      // or programs try for ever
 		{alive, io.ErrUnexpectedEOF, syscall.EIO, "unexpected EOF"},
 		{alive, io.ErrUnexpectedEOF, syscall.EIO, ""},
 	} {

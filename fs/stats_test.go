@@ -118,7 +118,7 @@ func TestWhatTheBorderMetIsInErrors(t *testing.T) {
 	chain := open(t, materialize.Options{Index: materialize.IndexLazy, Log: said.logger()}, name)
 	dir := mount(t, Options{Log: said.logger()}, chain)
 	column := filepath.Join(dir, firstBank(t, dir), "offsets.npy")
-	check(os.Remove(name))
+	check(os.Truncate(name, 10))
 	for range 3 {
 		if got := in(t, "open", column); got != "ESTALE" {
 			t.Error(got)

@@ -111,13 +111,12 @@ type source struct {
 	length  int64         // bytes of its records
 	places  chan struct{} // a place for each decode of it, under way or about to be
 
-	start   sync.Once
 	need    sync.Once
 	needed  chan struct{}     // closed when somebody waits for the file's counts
-	counted chan struct{}     // closed when the pass is through
+	counted chan struct{}     // closed when a pass is through
+	soFar   *soFar            // the pass under way has it
 	tables  map[bankID]*table // written before counted is closed
 	passed  atomic.Int64      // bytes of records that the pass has seen
-	fault   error             // a damaged record: nothing of the file can be counted
 	unsaved error             // why its index was not saved, if it should have been
 
 	index      atomic.Pointer[saved] // nil: none, or not to be believed
@@ -130,6 +129,7 @@ type source struct {
 	news  atomic.Bool  // the index lacks something of sums or verified
 
 	mu       sync.Mutex
+	pass     *pass               // the last; nil: there was none, or it could not read the file
 	verified map[columnKey]error // columns of split records whose streams have all been tried; nil: good
 }
 
@@ -175,11 +175,12 @@ func newChain(log *slog.Logger) *Chain {
 		log = slog.New(slog.DiscardHandler)
 	}
 	c := &Chain{
-		log: log, faults: &faults{log: log}, descriptors: newDescriptors(),
+		log: log, faults: &faults{log: log},
 		prefetching: prefetching{now: PrefetchProgress{State: "none"}},
 		needed:      make(chan struct{}), counts: make(chan struct{}),
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.descriptors = newDescriptors(c.ctx)
 	return c
 }
 
@@ -339,7 +340,7 @@ func (c *Chain) adoptIndexes(heads []found) bool {
 			good = false
 			continue
 		}
-		s.start.Do(func() { close(s.counted) })
+		s.needsNoPass()
 		c.m.hint(head.asked)
 	}
 	c.m.recount()

@@ -7,6 +7,7 @@ import (
 	"sort"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -140,6 +141,9 @@ func (c *Column) Open(ctx context.Context) error {
 	if err := c.knownFault(); err != nil {
 		return err
 	}
+	if err := c.look(ctx); err != nil {
+		return err
+	}
 	k, ok := c.needs()
 	if !ok {
 		return nil
@@ -151,6 +155,50 @@ func (c *Column) Open(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// A look at a source costs a system call, on a farm a question to a server. It
+// asks for the first mostLooks files of a column, and not longer than
+// lookPatience: a server that hangs is for the reads that need it.
+const (
+	mostLooks    = 64
+	lookPatience = time.Second
+)
+
+// look finds out whether what the column will be read from has changed: a read
+// that fails under a memory mapping would end the reader's program.
+func (c *Column) look(ctx context.Context) error {
+	if c.bank == nil || c.InMemory() {
+		return nil
+	}
+	looked := make(chan error, 1)
+	go func() {
+		left := mostLooks
+		for _, s := range c.view.sources {
+			t := s.tables[c.bank.id]
+			if t == nil || t.total() == 0 {
+				continue
+			}
+			if err := s.handle.look(); err != nil {
+				looked <- err
+				return
+			}
+			if left--; left == 0 {
+				break
+			}
+		}
+		looked <- nil
+	}()
+	timer := time.NewTimer(lookPatience)
+	defer timer.Stop()
+	select {
+	case err := <-looked:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-timer.C:
+		return nil
+	}
 }
 
 // mostRuns is how many runs InMemory looks at.
@@ -173,7 +221,11 @@ func (c *Column) Stride() int64 {
 // is spread over very many records it says no without looking.
 func (c *Column) InMemory() bool {
 	k, ok := c.needs()
-	if !ok {
+	switch {
+	case ok:
+	case c.bank != nil: // offsets and entries are made of counts
+		k = columnKey{c.bank.id, endsColumn}
+	default:
 		return false
 	}
 	left := mostRuns

@@ -1,7 +1,9 @@
 package materialize
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -62,8 +64,7 @@ func (c *Chain) countWhen(mode IndexMode, threads int) {
 	for _, s := range c.sources {
 		g.Go(func() error {
 			if c.ctx.Err() == nil {
-				s.begin()
-				<-s.counted
+				<-s.begin().ended
 			}
 			return nil
 		})
@@ -81,39 +82,69 @@ func (s *source) isCounted() bool {
 	}
 }
 
+// pass is one try to count a file. One that cannot read the file ends, and who
+// waits next starts another, which goes on where it was.
+type pass struct {
+	ended chan struct{}
+	err   error // once ended
+}
+
 // begin starts the file's pass if it has not been started.
-func (s *source) begin() {
-	s.start.Do(func() { s.chain.work.Go(s.pass) })
+func (s *source) begin() *pass {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.pass == nil {
+		p := &pass{ended: make(chan struct{})}
+		s.pass = p
+		s.chain.work.Go(func() { s.run(p) })
+	}
+	return s.pass
+}
+
+// needsNoPass says that the file's tables are there.
+func (s *source) needsNoPass() {
+	s.pass = &pass{ended: s.counted}
+	close(s.counted)
 }
 
 // wait starts the pass if need be, and waits for its end.
 func (s *source) wait(ctx context.Context) error {
-	select {
-	case <-s.counted:
-		return s.fault
-	default:
+	if !s.isCounted() {
+		s.need.Do(func() { close(s.needed) })
 	}
-	s.need.Do(func() { close(s.needed) })
-	s.begin()
+	p := s.begin()
 	select {
-	case <-s.counted:
-		return s.fault
+	case <-p.ended:
+		return p.err
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
 
-// pass counts the file. A bug that it brings out is the file's fault.
-func (s *source) pass() {
+// run counts the file. A bug that it brings out is the file's fault; that the
+// file cannot be read may pass.
+func (s *source) run(p *pass) {
 	m := s.chain.m
 	m.passes.begin()
-	if err := s.chain.guard(s.count); err != nil {
-		s.fault = err
-	}
+	p.err = s.chain.guard(s.count)
 	m.passes.end()
+	if unread(p.err) {
+		s.mu.Lock()
+		s.pass = nil
+		s.mu.Unlock()
+		close(p.ended)
+		return
+	}
 	close(s.counted)
+	close(p.ended)
 	m.passed()
 	s.chain.tellCounted()
+}
+
+// unread reports whether an error says nothing of what is in a file.
+func unread(err error) bool {
+	var se *SourceError
+	return errors.As(err, &se)
 }
 
 // tellCounted logs that all files are counted, once.
@@ -128,23 +159,35 @@ func (c *Chain) tellCounted() {
 	})
 }
 
+// soFar is what passes over a file have found in it.
+type soFar struct {
+	mu     sync.Mutex
+	tables map[bankID]*table // their rows are still those in each run
+	done   []bool            // by run
+	faults []error           // by run
+	survey *survey           // nil: no index is made
+}
+
 // count counts the rows of every bank in every run, by decoding all runs, and
 // keeps columns that are asked for, or may be. Damage does not end it: all of a
 // file's damage is told at once, and the first is the error.
 func (s *source) count() error {
 	m := s.chain.m
-	var sv *survey
-	if s.chain.indexDir != "" || s.chain.beside {
-		sv = newSurvey(s)
+	if s.soFar == nil {
+		s.soFar = &soFar{tables: map[bankID]*table{}, done: make([]bool, len(s.runs)), faults: make([]error, len(s.runs))}
+		if s.chain.indexDir != "" || s.chain.beside {
+			s.soFar.survey = newSurvey(s)
+		}
 	}
-	var mu sync.Mutex // over tables and faults
-	tables := map[bankID]*table{}
-	faults := make([]error, len(s.runs))
+	found := s.soFar
 
 	g, ctx := errgroup.WithContext(s.chain.ctx)
 	g.SetLimit(m.threads)
 	var begun int64
 	for r := range s.runs {
+		if found.done[r] {
+			continue
+		}
 		if begun >= headStart {
 			select { // not yet, perhaps
 			case <-s.needed:
@@ -157,38 +200,42 @@ func (s *source) count() error {
 		}
 		begun += s.runs[r].data
 		g.Go(func() error {
-			defer func() { s.passed.Add(s.lengthOf(&s.runs[r])) }()
 			return m.withDecoder(ctx, s, &s.runs[r], func(d *decoder) error {
 				out, err := d.decode(s, r, m.passWants(s, &s.runs[r]), m.note)
 				if err != nil {
 					s.chain.faults.add(err)
-					mu.Lock()
-					faults[r] = err
-					mu.Unlock()
-					return nil
+					if unread(err) {
+						return err
+					}
+				} else {
+					m.keepPassed(s, r, out)
+					if found.survey != nil {
+						found.survey.add(r, out, &d.packer)
+					}
 				}
-				m.keepPassed(s, r, out)
-				if sv != nil {
-					sv.add(r, out, &d.packer)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				for i := range out.parts {
-					s.merge(tables, r, &out.parts[i])
+				s.passed.Add(s.lengthOf(&s.runs[r]))
+				found.mu.Lock()
+				defer found.mu.Unlock()
+				found.done[r], found.faults[r] = true, err
+				if err == nil {
+					for i := range out.parts {
+						s.merge(found.tables, r, &out.parts[i])
+					}
 				}
 				return nil
 			})
 		})
 	}
-	if err := g.Wait(); err != nil {
+	if err := cmp.Or(g.Wait(), s.chain.ctx.Err()); err != nil {
 		return err
 	}
-	for _, err := range faults {
+	s.soFar = nil
+	for _, err := range found.faults {
 		if err != nil {
 			return err
 		}
 	}
-	for _, t := range tables {
+	for _, t := range found.tables {
 		if t.err != nil {
 			s.chain.faults.add(t.err)
 		}
@@ -196,9 +243,9 @@ func (s *source) count() error {
 			t.rows[r+1] += t.rows[r]
 		}
 	}
-	s.tables = tables
-	if sv != nil {
-		if err := s.saveIndex(sv); err != nil {
+	s.tables = found.tables
+	if found.survey != nil {
+		if err := s.saveIndex(found.survey); err != nil {
 			s.unsaved = err
 			// A folder that cannot be written is the same news for every file of a run.
 			s.chain.unsaved.Do(func() {

@@ -1,14 +1,17 @@
 package materialize
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	iofs "io/fs"
 	"os"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/sys/unix"
@@ -19,6 +22,16 @@ import (
 // ErrChanged is in every error about a source that is no longer what it was
 // when the chain was opened, or when its index was made.
 var ErrChanged = fmt.Errorf("the file has changed: mount it again (%w)", syscall.ESTALE)
+
+// SourceError says that a file cannot be read, or not as it was when the chain
+// was opened.
+type SourceError struct {
+	File string // as given
+	Err  error
+}
+
+func (e *SourceError) Error() string { return e.File + ": " + e.Err.Error() }
+func (e *SourceError) Unwrap() error { return e.Err }
 
 // identity is what tells a file from one that has taken its place, or from
 // itself after a change. Not the number of its device: the hosts of a farm see
@@ -43,6 +56,10 @@ const maxDescriptors = 256
 // descriptors keeps the sources open that were read last. It is safe for
 // concurrent use.
 type descriptors struct {
+	ctx    context.Context // no read is tried again when it has ended
+	pauses []time.Duration // before the second try of a read that failed, the third, …
+	read   func(f *os.File, p []byte, off int64) (int, error)
+
 	mu   sync.Mutex
 	open *simplelru.LRU[*handle, *descriptor]
 }
@@ -54,13 +71,17 @@ type descriptor struct {
 	kept bool
 }
 
-func newDescriptors() *descriptors {
+func newDescriptors(ctx context.Context) *descriptors {
 	most := maxDescriptors
 	var lim unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &lim); err == nil && lim.Cur < 4*maxDescriptors {
 		most = max(4, int(lim.Cur)/4)
 	}
-	d := &descriptors{}
+	d := &descriptors{
+		ctx:    ctx,
+		pauses: []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 250 * time.Millisecond},
+		read:   (*os.File).ReadAt,
+	}
 	open, err := simplelru.NewLRU(most, func(_ *handle, fd *descriptor) {
 		fd.kept = false
 		fd.closeUnused()
@@ -92,6 +113,22 @@ func (d *descriptors) count() int {
 	return d.open.Len()
 }
 
+// pause waits before a read is tried again. It reports false when that is not
+// to be.
+func (d *descriptors) pause(try int) bool {
+	if try >= len(d.pauses) {
+		return false
+	}
+	t := time.NewTimer(d.pauses[try])
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-d.ctx.Done():
+		return false
+	}
+}
+
 // handle reads one source, which it opens when it must. It is an io.ReaderAt.
 type handle struct {
 	name  string
@@ -101,6 +138,10 @@ type handle struct {
 
 	reading atomic.Int64 // calls of ReadAt under way
 	through atomic.Int64 // calls that have returned
+
+	changed  atomic.Bool  // seen to be another than it was, which does not pass
+	nameless atomic.Int64 // ctime since its last name has gone; 0: it had one
+	looking  sync.Mutex
 }
 
 // reads are the calls of ReadAt under way, and how many have returned.
@@ -131,16 +172,28 @@ func (h *handle) acquire() (*descriptor, error) {
 	// A FIFO that took the file's place would block; O_NONBLOCK keeps it still.
 	file, err := os.OpenFile(h.name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
 	if err != nil {
-		if errors.Is(err, iofs.ErrNotExist) {
-			return nil, fmt.Errorf("%s: it is gone: %w", h.name, ErrChanged)
+		if errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE) {
+			h.all.close() // what is not being read makes room
 		}
-		return nil, err
+		return nil, h.fault(err)
 	}
-	if err := h.same(file); err != nil {
+	if err := h.same(file.Stat()); err != nil {
 		file.Close()
 		return nil, err
 	}
 	return h.use(file), nil
+}
+
+// fault is a *SourceError about the file. Its name is in there once.
+func (h *handle) fault(err error) error {
+	var pe *iofs.PathError
+	if errors.As(err, &pe) {
+		err = fmt.Errorf("%s: %w", pe.Op, pe.Err)
+	}
+	if errors.Is(err, iofs.ErrNotExist) {
+		err = fmt.Errorf("it is gone; if it was staged out of /cache, bring it back with jcache get: %w", ErrChanged)
+	}
+	return &SourceError{h.name, err}
 }
 
 // use gives the descriptor that is open already, and closes file, or makes one
@@ -169,37 +222,105 @@ func (h *handle) release(fd *descriptor) {
 	fd.closeUnused()
 }
 
-// same compares an open file with what the chain was opened on.
-func (h *handle) same(file *os.File) error {
-	st, err := file.Stat()
+// drop makes the next read open the file anew.
+func (h *handle) drop(fd *descriptor) {
+	h.all.mu.Lock()
+	defer h.all.mu.Unlock()
+	if now, ok := h.all.open.Peek(h); ok && now == fd {
+		h.all.open.Remove(h)
+	}
+}
+
+// same compares what stat gives of a file with what the chain was opened on.
+func (h *handle) same(st iofs.FileInfo, err error) error {
 	if err != nil {
-		return fmt.Errorf("%s: %w", h.name, err)
+		return h.fault(err)
 	}
-	if identityOf(st) != h.id {
-		return fmt.Errorf("%s: %w", h.name, ErrChanged)
+	id := identityOf(st)
+	if id == h.id || h.onlyUnlinked(st, id) {
+		return nil
 	}
-	return nil
+	h.changed.Store(true)
+	return h.fault(ErrChanged)
+}
+
+// onlyUnlinked reports whether nothing has happened to an open file but that its
+// last name went, which counts as a change of the file once.
+func (h *handle) onlyUnlinked(st iofs.FileInfo, id identity) bool {
+	sys, ok := st.Sys().(*syscall.Stat_t)
+	if !ok || sys.Nlink > 0 {
+		return false
+	}
+	ctime := id.ctime
+	id.ctime = h.id.ctime
+	return id == h.id && (h.nameless.CompareAndSwap(0, ctime) || h.nameless.Load() == ctime)
+}
+
+// look says whether the file can still be read as it was, as far as that shows
+// without reading it.
+func (h *handle) look() error {
+	if h.changed.Load() {
+		return h.fault(ErrChanged)
+	}
+	// One look at a time: where the file system hangs, the others need not, too.
+	if !h.looking.TryLock() {
+		return nil
+	}
+	defer h.looking.Unlock()
+	if fd := h.use(nil); fd != nil {
+		defer h.release(fd)
+		return h.same(fd.file.Stat())
+	}
+	return h.same(os.Stat(h.name))
 }
 
 // ReadAt reads, and then looks whether the file is still the one: what a change
-// could have touched is not handed out.
+// could have touched is not handed out. File servers fail for a moment, and a
+// read changes nothing: one that fails is tried again.
 func (h *handle) ReadAt(p []byte, off int64) (int, error) {
 	h.reading.Add(1)
 	defer func() {
 		h.reading.Add(-1)
 		h.through.Add(1)
 	}()
+	for try := 0; ; try++ {
+		n, err := h.readOnce(p, off)
+		if err == nil || err == io.EOF || lasting(err) || !h.all.pause(try) {
+			return n, err
+		}
+	}
+}
+
+// lasting reports whether trying again cannot help.
+func lasting(err error) bool {
+	return slices.ContainsFunc([]error{
+		ErrChanged, syscall.EACCES, syscall.EPERM, syscall.ENOTDIR, syscall.ELOOP, syscall.EISDIR, syscall.ENXIO, syscall.EINVAL,
+	}, func(e error) bool { return errors.Is(err, e) })
+}
+
+func (h *handle) readOnce(p []byte, off int64) (int, error) {
+	if h.changed.Load() {
+		return 0, h.fault(ErrChanged)
+	}
 	fd, err := h.acquire()
 	if err != nil {
 		return 0, err
 	}
 	defer h.release(fd)
-	n, err := fd.file.ReadAt(p, off)
-	if err != nil && !errors.Is(err, io.EOF) {
-		return n, err
+	n, err := h.all.read(fd.file, p, off)
+	if err != nil && err != io.EOF {
+		// Of a file system that was unmounted, or a file that its server has lost,
+		// the descriptor stays dead; the name may lead to it again.
+		if errors.Is(err, syscall.ESTALE) || errors.Is(err, syscall.ENOTCONN) {
+			h.drop(fd)
+		}
+		return 0, h.fault(err)
 	}
-	if changed := h.same(fd.file); changed != nil {
+	if changed := h.same(fd.file.Stat()); changed != nil {
 		return 0, changed
+	}
+	if n < len(p) && off+int64(len(p)) <= h.id.size {
+		return 0, h.fault(fmt.Errorf("reading gives %d of %d bytes, though the file is as long as it was: %w", n, len(p), syscall.EIO))
 	}
 	return n, err
 }

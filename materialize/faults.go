@@ -32,8 +32,12 @@ type faults struct {
 func Explain(err error) ErrorInfo {
 	info := ErrorInfo{Record: -1, Byte: -1, Message: err.Error()}
 	var fe *hipo.FormatError
-	if errors.As(err, &fe) {
+	var se *SourceError
+	switch {
+	case errors.As(err, &fe):
 		info.File, info.Record, info.Byte = fe.File, fe.Record, fe.Off
+	case errors.As(err, &se): // the same for every record of the file
+		info.File, info.Message = se.File, se.Error()
 	}
 	return info
 }

@@ -64,7 +64,7 @@ func indexFile(ctx context.Context, name string, o IndexOptions, threads int) In
 	if o.Beside {
 		r.Path = name + IndexSuffix
 	}
-	if size, err := completeIndex(name, r.Path, o.MaxRecord); err == nil {
+	if size, err := completeIndex(ctx, name, r.Path, o.MaxRecord); err == nil {
 		r.Fresh = true
 		if o.Progress != nil {
 			o.Progress(size)
@@ -90,8 +90,8 @@ func indexFile(ctx context.Context, name string, o IndexOptions, threads int) In
 
 // completeIndex looks whether the index at path is that of the file, and has
 // all its checksums. It gives the file's size.
-func completeIndex(name, path string, maxRecord int64) (int64, error) {
-	all := newDescriptors()
+func completeIndex(ctx context.Context, name, path string, maxRecord int64) (int64, error) {
+	all := newDescriptors(ctx)
 	defer all.close()
 	h, _, err := newHandle(name, all)
 	if err != nil {
