@@ -154,7 +154,7 @@ func Open(ctx context.Context, names []string, o Options) (*Chain, error) {
 		}
 	}
 	for _, pattern := range o.Prefetch {
-		if err := checkPrefetch(pattern); err != nil {
+		if err := CheckPrefetch(pattern); err != nil {
 			return nil, err
 		}
 	}

@@ -10,8 +10,8 @@ import (
 	"sync"
 )
 
-// checkPrefetch says what is wrong with a pattern of columns.
-func checkPrefetch(pattern string) error {
+// CheckPrefetch says what is wrong with a pattern of columns.
+func CheckPrefetch(pattern string) error {
 	bank, column, _ := strings.Cut(pattern, "/")
 	for _, part := range []string{bank, column} {
 		if _, err := path.Match(part, ""); err != nil || bank == "" {

@@ -117,22 +117,21 @@ func (m *mount) runChild() error {
 
 // detach lets go of what the child shares with the parent, so that whoever
 // waits for the end of the parent's output gets it. A crash still has a place
-// to be told if there is a log file.
+// to be told if there is a log file, or the journal.
 func (m *mount) detach() error {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer null.Close()
-	stderr := null
-	if m.logFile != "" {
-		stderr, err = os.OpenFile(m.logFile, os.O_WRONLY|os.O_APPEND, 0)
-		if err != nil {
-			return err
-		}
-		defer stderr.Close()
+	share := []*os.File{null, null, null}
+	switch {
+	case m.log != nil:
+		share[2] = m.log
+	case isJournal(m.stderr):
+		share = share[:2]
 	}
-	for fd, f := range []*os.File{null, null, stderr} {
+	for fd, f := range share {
 		if err := unix.Dup3(int(f.Fd()), fd, 0); err != nil {
 			return err
 		}

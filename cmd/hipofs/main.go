@@ -76,6 +76,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newUmount(),
 		newLs(stderr),
 		newIndex(stderr),
+		newStats(),
 		newVersion(),
 		newCompletion(),
 	)
@@ -224,6 +225,7 @@ Commands ("hipofs help COMMAND" explains one):
     umount        unmount
     ls            list banks, columns, rows
     index         build the index of each file, so that mounts open at once
+    stats         tell what a mount is doing
     version       print the version
     completion    print a completion script for a shell
     help          print this text

@@ -36,6 +36,8 @@ Options:
     --index WHEN         count rows: auto, eager (at once), lazy (when asked)
     --index-dir DIR      keep indexes in DIR (your cache folder otherwise)
     --no-index           neither read nor write an index
+    --prefetch NAMES     decode these columns in the background, as far as the
+                         memory goes: 'REC::Particle/p*,REC::Calorimeter'
     --names colons|dot   folders are called REC::Particle or REC.Particle
     --on-error fail|skip leave out unreadable files and damaged records: skip
     --max-record SIZE    refuse records that inflate to more (1G)
@@ -66,6 +68,7 @@ type mount struct {
 	quiet      bool
 	logFile    string
 	logLevel   slog.Level
+	log        *os.File // the log file; nil: none
 }
 
 func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
@@ -92,6 +95,7 @@ func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
 // addFlags adds the options that every mount has, wherever it is.
 func (m *mount) addFlags(flags *pflag.FlagSet) {
 	addChainFlags(flags, &m.chain)
+	flags.Func("prefetch", "", patterns(&m.chain.Prefetch, materialize.CheckPrefetch))
 	flags.BoolVarP(&m.quiet, "quiet", "q", false, "")
 	flags.StringVar(&m.logFile, "log-file", "", "")
 	flags.Func("log-level", "", level(&m.logLevel))
@@ -356,26 +360,4 @@ func limitMemory(budget int64) {
 		// much garbage as there are columns is not.
 		debug.SetGCPercent(30)
 	}
-}
-
-func (m *mount) logsToStderr() bool { return m.foreground && m.logFile == "" }
-
-// openLog is where the mount logs to: --log-file, or standard error as long as
-// somebody sees that.
-func (m *mount) openLog() (log *slog.Logger, closeLog func() error, err error) {
-	if m.quiet {
-		m.logLevel = slog.LevelError
-	}
-	o := &slog.HandlerOptions{Level: m.logLevel}
-	switch {
-	case m.logFile != "":
-		f, err := os.OpenFile(m.logFile, os.O_WRONLY|os.O_CREATE|os.O_APPEND, 0o600)
-		if err != nil {
-			return nil, nil, err
-		}
-		return slog.New(slog.NewTextHandler(f, o)), f.Close, nil
-	case m.logsToStderr():
-		return slog.New(slog.NewTextHandler(m.stderr, o)), func() error { return nil }, nil
-	}
-	return slog.New(slog.DiscardHandler), func() error { return nil }, nil
 }

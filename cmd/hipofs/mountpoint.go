@@ -131,6 +131,25 @@ func mountAt(path string) (*mountinfo.Info, error) {
 	return mounts[len(mounts)-1], nil // later ones lie on top
 }
 
+// findMount is the true path of a mount of ours, or says that it is none.
+func findMount(given string) (string, error) {
+	path, err := truePath(given)
+	if err != nil {
+		return "", failure(statusMountpoint, "%s: not a mount of hipofs (%v)", given, err)
+	}
+	mount, err := mountAt(path)
+	if err != nil {
+		return "", err
+	}
+	if mount == nil {
+		return "", failure(statusMountpoint, "%s: nothing is mounted here", given)
+	}
+	if mount.FSType != ourType {
+		return "", failure(statusMountpoint, "%s: not a mount of hipofs but of %s; \"umount %s\" ends it", given, mount.FSType, given)
+	}
+	return path, nil
+}
+
 // isDead says whether the process behind a FUSE mount is gone. Statfs is
 // never answered from a cache of attributes; a process that does not answer is
 // alive.

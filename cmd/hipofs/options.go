@@ -20,15 +20,12 @@ import (
 
 // addChainFlags adds the options that say how sources are read.
 func addChainFlags(flags *pflag.FlagSet, o *materialize.Options) {
-	flags.Func("banks", "", func(s string) error {
-		for pattern := range strings.SplitSeq(s, ",") {
-			if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
-				return fmt.Errorf("want names or patterns of banks, such as REC::*,MC::Particle")
-			}
-			o.Banks = append(o.Banks, pattern)
+	flags.Func("banks", "", patterns(&o.Banks, func(pattern string) error {
+		if _, err := path.Match(pattern, ""); err != nil || pattern == "" {
+			return errors.New("want names or patterns of banks, such as REC::*,MC::Particle")
 		}
 		return nil
-	})
+	}))
 	flags.Func("memory", "", size(&o.Memory))
 	flags.Func("max-record", "", size(&o.MaxRecord))
 	flags.Func("threads", "", threads(&o.Threads))
@@ -47,6 +44,19 @@ func addChainFlags(flags *pflag.FlagSet, o *materialize.Options) {
 		}
 		return err
 	})
+}
+
+// patterns adds a list of patterns, each of which must pass a check.
+func patterns(to *[]string, check func(string) error) func(string) error {
+	return func(s string) error {
+		for pattern := range strings.SplitSeq(s, ",") {
+			if err := check(pattern); err != nil {
+				return err
+			}
+			*to = append(*to, pattern)
+		}
+		return nil
+	}
 }
 
 // addIndexDir adds --index-dir; without it indexes are in the user's cache

@@ -32,6 +32,7 @@ Options, as of "hipofs mount":
     --index WHEN         count rows: auto, eager (at once), lazy (when asked)
     --index-dir DIR      keep indexes in DIR (your cache folder otherwise)
     --no-index           neither read nor write an index
+    --prefetch NAMES     decode these columns in the background
     --names colons|dot   folders are called REC::Particle or REC.Particle
     --on-error fail|skip leave out unreadable files and damaged records: skip
     --max-record SIZE    refuse records that inflate to more (1G)

@@ -46,23 +46,13 @@ func newUmount() *cobra.Command {
 }
 
 func umount(given string, lazy bool) error {
-	path, err := truePath(given)
+	path, err := findMount(given)
 	if err != nil {
-		return failure(statusMountpoint, "%s: not a mount of hipofs (%v)", given, err)
+		return err
 	}
 	// Not to be the one who keeps it busy.
 	if err := os.Chdir("/"); err != nil {
 		return err
-	}
-	mount, err := mountAt(path)
-	if err != nil {
-		return err
-	}
-	if mount == nil {
-		return failure(statusMountpoint, "%s: nothing is mounted here", given)
-	}
-	if mount.FSType != ourType {
-		return failure(statusMountpoint, "%s: not a mount of hipofs but of %s; \"umount %s\" ends it", given, mount.FSType, given)
 	}
 	err = unmount(path, lazy)
 	var own *statusError
