@@ -22,7 +22,6 @@ import xxhash
 from benchfiles import made_up
 from harness import Mount, daemons, data, digest, errno_of, golden, mounted, mounts, records, run, wait_ended
 from layout import BY_BANK, inflate, splits
-from test_user import user  # noqa: F401  an ordinary user, as a fixture
 from writer import event, structure, write
 
 REAL = "clas12_recon_proton_80MeV.hipo"

@@ -136,9 +136,9 @@ func (s *source) run(p *pass) {
 		return
 	}
 	close(s.counted)
-	close(p.ended)
 	m.passed()
 	s.chain.tellCounted()
+	close(p.ended)
 }
 
 // unread reports whether an error says nothing of what is in a file.
