@@ -252,6 +252,22 @@ func giveUpAmbient() error {
 	return unix.Capset(&header, &none[0])
 }
 
+// notGranted says why there is no mount of one's own here, and what to do.
+func notGranted(err error) error {
+	uids, _ := os.ReadFile("/proc/self/uid_map")
+	if maySetMounts() && !mapsOne(string(uids)) {
+		return &fs.NoFUSEError{Msg: err.Error() + " in spite of CAP_SYS_ADMIN; in a container, start it with --security-opt apparmor=unconfined, too"}
+	}
+	return &fs.NoFUSEError{Msg: "no namespaces of your own here: " + whyNoNamespaces("/proc", err)}
+}
+
+// mapsOne says whether a user namespace has one user, who is the same outside,
+// as those have that startGuest makes.
+func mapsOne(uidMap string) bool {
+	f := strings.Fields(uidMap)
+	return len(f) == 3 && f[0] == f[1] && f[2] == "1"
+}
+
 // whyNoNamespaces says what keeps this user from having namespaces, and how to
 // allow them. proc is /proc.
 func whyNoNamespaces(proc string, err error) string {
@@ -272,6 +288,8 @@ func whyNoNamespaces(proc string, err error) string {
 		return "there are as many as user.max_user_namespaces allows; as root, raise it: sysctl -w user.max_user_namespaces=15000"
 	case !exists(filepath.Join(proc, "self/ns/user")):
 		return "this kernel has no user namespaces; mount with \"hipofs mount\" instead"
+	case os.Geteuid() == 0:
+		return err.Error() + " for a root without CAP_SYS_ADMIN; in a container, start it with --cap-add SYS_ADMIN --device /dev/fuse"
 	}
 	return err.Error() + "; mount with \"hipofs mount\" instead"
 }

@@ -77,6 +77,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newLs(stderr),
 		newIndex(stderr),
 		newStats(),
+		newDoctor(),
 		newVersion(),
 		newCompletion(),
 	)
@@ -226,6 +227,7 @@ Commands ("hipofs help COMMAND" explains one):
     ls            list banks, columns, rows
     index         build the index of each file, so that mounts open at once
     stats         tell what a mount is doing
+    doctor        look whether this machine can mount
     version       print the version
     completion    print a completion script for a shell
     help          print this text

@@ -11,7 +11,7 @@ import (
 )
 
 func TestHelpFitsAScreenOf80Columns(t *testing.T) {
-	for _, command := range []string{"help", "mount", "run", "umount", "ls", "index", "version", "completion"} {
+	for _, command := range []string{"help", "mount", "run", "umount", "ls", "index", "doctor", "version", "completion"} {
 		var stdout, stderr bytes.Buffer
 		if status := run([]string{"help", command}, &stdout, &stderr); status != 0 {
 			t.Fatalf("help %s: exit status %d, %s", command, status, &stderr)
@@ -35,7 +35,7 @@ func TestHelpFitsAScreenOf80Columns(t *testing.T) {
 
 func TestHelpNamesEveryOption(t *testing.T) {
 	var b bytes.Buffer
-	mount, within, list, index, umount := newMount("mount", nil, &b), newRun(&b), newLs(&b), newIndex(&b), newUmount()
+	mount, within, list, index, doctor, umount := newMount("mount", nil, &b), newRun(&b), newLs(&b), newIndex(&b), newDoctor(), newUmount()
 	for _, tt := range []struct {
 		help  string
 		flags *pflag.FlagSet
@@ -44,6 +44,7 @@ func TestHelpNamesEveryOption(t *testing.T) {
 		{within.Long, within.Flags()},
 		{list.Long, list.Flags()},
 		{index.Long, index.Flags()},
+		{doctor.Long, doctor.Flags()},
 		{umount.Long, umount.Flags()},
 	} {
 		tt.flags.VisitAll(func(f *pflag.Flag) {

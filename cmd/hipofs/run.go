@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	iofs "io/fs"
 	"log/slog"
@@ -246,9 +245,4 @@ func hasTerminal() bool {
 	}
 	tty.Close()
 	return true
-}
-
-// notGranted says why there is no mount of one's own here, and what to do.
-func notGranted(err error) error {
-	return &fs.NoFUSEError{Msg: fmt.Sprintf("no namespaces of your own here: %s", whyNoNamespaces("/proc", err))}
 }
