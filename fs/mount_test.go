@@ -366,26 +366,6 @@ func write(t *testing.T, name string, b []byte) string {
 	return name
 }
 
-func TestNothingCanBeChanged(t *testing.T) {
-	dir := mount(t, Options{}, open(t, materialize.Options{}, codecs+"tiny.hipo"))
-	bank := filepath.Join(dir, firstBank(t, dir))
-	for op, result := range results(t, in(t, "change", bank, bank+"/offsets.npy")) {
-		if result != "EROFS" {
-			t.Errorf("%s: %s", op, result)
-		}
-	}
-	// As root can, with mount -o remount,rw.
-	if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_NOSUID|unix.MS_NODEV|unix.MS_NOEXEC, ""); err != nil {
-		t.Fatal(err)
-	}
-	for op, result := range results(t, in(t, "change", bank, bank+"/offsets.npy")) {
-		if result == "ok" {
-			t.Errorf("remounted rw, %s succeeds", op)
-		}
-	}
-	run(t, "test", "-f", bank+"/offsets.npy")
-}
-
 // results are a child's lines "name: result".
 func results(t *testing.T, out string) map[string]string {
 	t.Helper()
