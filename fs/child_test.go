@@ -101,6 +101,13 @@ func child(op string, args []string) {
 		_, _ = io.Copy(io.Discard, os.Stdin)
 		b := make([]byte, 1000)
 		os.Stdout.Write(b[:must(unix.Read(fd, b))])
+	case "stat-later":
+		folder := must(unix.Open(args[0], unix.O_PATH|unix.O_DIRECTORY, 0))
+		fmt.Print("open\n")
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		var st unix.Stat_t
+		err := unix.Fstatat(folder, args[1], &st, 0)
+		fmt.Println(result(st.Size, err))
 	case "serve":
 		chain := must(materialize.Open(context.Background(), args[1:], materialize.Options{}))
 		s := must(Mount(args[0], chain, Options{AutoUnmount: true}))

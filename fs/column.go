@@ -92,8 +92,6 @@ func seek(off uint64, whence uint32, size int64) (uint64, syscall.Errno) {
 	return 0, syscall.EINVAL
 }
 
-func writing(flags uint32) bool { return flags&syscall.O_ACCMODE != syscall.O_RDONLY }
-
 // column is a column's .npy file.
 type column struct {
 	file
@@ -115,8 +113,8 @@ var _ = (fusefs.NodeOpener)((*column)(nil))
 
 // Open finds out about damage: after it, reads fail only for new reasons.
 func (c *column) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uint32, syscall.Errno) {
-	if writing(flags) {
-		return nil, 0, syscall.EROFS
+	if errno := c.opening(flags); errno != 0 {
+		return nil, 0, errno
 	}
 	if err := c.col.Open(ctx); err != nil {
 		return nil, 0, c.errno(ctx, err)

@@ -43,8 +43,8 @@ func jsonText(name string, value func() any) entry {
 var _ = (fusefs.NodeOpener)((*document)(nil))
 
 func (d *document) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uint32, syscall.Errno) {
-	if writing(flags) {
-		return nil, 0, syscall.EROFS
+	if errno := d.opening(flags); errno != 0 {
+		return nil, 0, errno
 	}
 	b, err := d.render(ctx)
 	if err != nil {
@@ -89,8 +89,8 @@ func (l *live) Getattr(_ context.Context, _ fusefs.FileHandle, out *fuse.AttrOut
 var _ = (fusefs.NodeOpener)((*live)(nil))
 
 func (l *live) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uint32, syscall.Errno) {
-	if writing(flags) {
-		return nil, 0, syscall.EROFS
+	if errno := l.opening(flags); errno != 0 {
+		return nil, 0, errno
 	}
 	b, err := l.render()
 	if err != nil {

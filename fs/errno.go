@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"github.com/hanwen/go-fuse/v2/fuse"
@@ -20,9 +21,12 @@ import (
 type border struct {
 	log    *slog.Logger
 	faults func() []materialize.ErrorInfo // what the chain has logged itself
-	mu     sync.Mutex
-	said   map[string]bool
-	own    []materialize.ErrorInfo // what only the border has met
+
+	retired atomic.Bool // the mount ends: nothing more is opened
+
+	mu   sync.Mutex
+	said map[string]bool
+	own  []materialize.ErrorInfo // what only the border has met
 }
 
 // Programs that walk everything meet a damaged record once a column; a hostile
@@ -74,6 +78,9 @@ func (b *border) errno(ctx context.Context, err error, path string) syscall.Errn
 	// Only who was interrupted may hear of it: programs try again after EINTR.
 	if isContextError(err) && ctx.Err() != nil {
 		return syscall.EINTR
+	}
+	if isContextError(err) && b.retired.Load() {
+		return syscall.ENOTCONN
 	}
 	b.report(err, path)
 	for _, e := range ownErrnos {

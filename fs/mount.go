@@ -65,6 +65,7 @@ const (
 // Server is a mounted chain. Its methods may be called from any goroutine.
 type Server struct {
 	conn   *connection
+	tree   *tree         // what Retire retires
 	served chan struct{} // closed when the kernel has let go of the mount
 	unmu   sync.Mutex    // one unmounts at a time
 }
@@ -90,10 +91,12 @@ func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, err
 		return nil, err
 	}
 	ahead := new(readAhead)
-	s, err := serve(conn, newRoot(chain, o, ahead), o)
+	root := newRoot(chain, o, ahead)
+	s, err := serve(conn, root, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
+	s.tree = root.tree
 	ahead.find(deviceAt(dir))
 	return s, nil
 }
@@ -107,10 +110,12 @@ func Serve(device int, number string, chain *materialize.Chain, o Options) (*Ser
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	ahead := new(readAhead)
-	s, err := serve(&connection{fd: device}, newRoot(chain, o, ahead), o)
+	root := newRoot(chain, o, ahead)
+	s, err := serve(&connection{fd: device}, root, o)
 	if err != nil {
 		return nil, err
 	}
+	s.tree = root.tree
 	ahead.find(number)
 	return s, nil
 }
@@ -156,6 +161,15 @@ func serve(conn *connection, root fusefs.InodeEmbedder, o Options) (*Server, err
 		close(s.served)
 	}()
 	return s, nil
+}
+
+// Retire ends the mount for all but those who have something of it open.
+// Nothing more is opened, and no work goes on that nobody waits for; then it
+// does as Unmount.
+func (s *Server) Retire() error {
+	s.tree.border.retired.Store(true)
+	s.tree.chain.Retire()
+	return s.Unmount()
 }
 
 // Unmount ends the mount. Where somebody still uses it, it disappears from the

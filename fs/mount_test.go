@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -446,7 +447,7 @@ func TestDamageIsToldAtOpenAndOnce(t *testing.T) {
 func TestPanicBecomesEIO(t *testing.T) {
 	var said log
 	o := Options{Log: said.logger()}
-	root := newRoot(open(t, materialize.Options{}, codecs+"tiny.hipo"), o, new(readAhead)).(*folder)
+	root := newRoot(open(t, materialize.Options{}, codecs+"tiny.hipo"), o, new(readAhead))
 	root.in = newFixed(append(root.in.(*fixed).entries,
 		entry{"x.npy", syscall.S_IFREG, func(at place) node {
 			return newDocument(at, func(context.Context) ([]byte, error) { panic("as told") })
@@ -680,6 +681,78 @@ func TestUnmountWhileInUse(t *testing.T) {
 		t.Error(err)
 	}
 	s.Wait()
+}
+
+func TestRetiredMountCountsForThoseWhoWait(t *testing.T) {
+	const records = 8
+	f := hipotest.File{Schemas: []hipotest.Schema{{Name: "B::b", Group: 1, Item: 1, Columns: "x/F", Form: hipotest.TextOnly}}}
+	for range records { // large enough to be decoded one by one
+		f.Records = append(f.Records, hipotest.Record{Tag: 1, Events: []hipotest.Event{
+			{Structures: []hipotest.Structure{hipotest.Bank(1, 1, make([]byte, 3<<19))}}, {}, {},
+		}})
+	}
+	for _, awaited := range []bool{false, true} {
+		t.Run(fmt.Sprintf("awaited=%v", awaited), func(t *testing.T) {
+			gate := &gated{data: f.Bytes(), waiting: make(chan struct{}, 100)}
+			chain := open(t, materialize.Options{Index: materialize.IndexLazy, Threads: 1}, gate.mount(t))
+			dir := t.TempDir()
+			s, err := Mount(dir, chain, Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			ends(t, dir, s)
+			gate.mu.Lock() // the source hangs
+			unlock := sync.OnceFunc(gate.mu.Unlock)
+			defer unlock()
+
+			// The first waits, and so the pass begins; the second comes too late.
+			first := childCommand("readdir", dir+"/.nodes")
+			var said bytes.Buffer
+			first.Stdout = &said
+			if err := first.Start(); err != nil {
+				t.Fatal(err)
+			}
+			<-gate.waiting
+			if !awaited {
+				_ = first.Process.Kill()
+				_ = first.Wait() // the kernel has had its answer by then
+			}
+			second := childCommand("stat-later", dir+"/B::b", "offsets.npy")
+			stdin, _ := second.StdinPipe()
+			stdout, _ := second.StdoutPipe()
+			if err := second.Start(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadFull(stdout, make([]byte, len("open\n"))); err != nil {
+				t.Fatal(err)
+			}
+			if err := s.Retire(); err != nil {
+				t.Fatal(err)
+			}
+			unlock()
+			for chain.Progress().Counting.State == "counting" {
+				runtime.Gosched()
+			}
+			stdin.Close()
+			late, _ := io.ReadAll(stdout)
+			if err := second.Wait(); err != nil {
+				t.Error(err)
+			}
+			decoded := chain.Stats().RecordsDecoded
+			if awaited {
+				if err := first.Wait(); err != nil {
+					t.Error(err)
+				}
+				dots := fmt.Sprintln(2 * 24) // bytes of two entries
+				if said.String() != dots || decoded != records || string(late) != fmt.Sprintln(128+8*(3*records+1)) {
+					t.Errorf("who has waited reads %s, another's size is %s; %d of %d records were decoded", said.String(), late, decoded, records)
+				}
+			} else if decoded > 2 || string(late) != "ENOTCONN\n" {
+				t.Errorf("%d of %d records were decoded for nobody; who comes late is told %s", decoded, records, late)
+			}
+			s.Wait()
+		})
+	}
 }
 
 func TestUnmountedByOthers(t *testing.T) {

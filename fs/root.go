@@ -31,7 +31,7 @@ type tree struct {
 	ahead   *readAhead
 }
 
-func newRoot(chain *materialize.Chain, o Options, ahead *readAhead) fusefs.InodeEmbedder {
+func newRoot(chain *materialize.Chain, o Options, ahead *readAhead) *folder {
 	view := chain.View()
 	t := &tree{
 		chain:   chain,
@@ -121,6 +121,17 @@ func (p place) ino() uint64 {
 	sum := sha256.Sum256([]byte(p.path))
 	n := binary.LittleEndian.Uint64(sum[:]) >> 1 // some programs keep it signed
 	return max(n, rootIno+1)
+}
+
+// opening says whether a file may be opened with these flags.
+func (p place) opening(flags uint32) syscall.Errno {
+	switch {
+	case flags&syscall.O_ACCMODE != syscall.O_RDONLY:
+		return syscall.EROFS
+	case p.border.retired.Load():
+		return syscall.ENOTCONN // as at a mount that is gone
+	}
+	return 0
 }
 
 func (p place) errno(ctx context.Context, err error) syscall.Errno {

@@ -225,7 +225,7 @@ func TestPanicAnywhereIsEIOAndTheMountGoesOn(t *testing.T) {
 		t.Run(tt.where, func(t *testing.T) {
 			var said log
 			o := Options{Log: said.logger()}
-			root := newRoot(open(t, materialize.Options{}, codecs+"tiny.hipo"), o, new(readAhead)).(*folder)
+			root := newRoot(open(t, materialize.Options{}, codecs+"tiny.hipo"), o, new(readAhead))
 			p := panicking{tt.where}
 			handler := func(at place) node { return &panickingFile{place: at, panicking: p} }
 			looks := 0

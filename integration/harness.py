@@ -145,6 +145,17 @@ def wait_mounted(point: Path, process: subprocess.Popen) -> None:
         os.close(ended)
 
 
+def wait_unmounted(point: Path) -> None:
+    """Wait until nothing is mounted at point."""
+    with open("/proc/self/mountinfo") as table:
+        poll = select.poll()
+        poll.register(table, select.POLLPRI | select.POLLERR)
+        while mounts(point):
+            assert poll.poll(PATIENCE * 1000), f"something stays mounted at {point}"
+            table.seek(0)
+            table.read()
+
+
 def daemons(point: Path | str) -> list[int]:
     """Process ids of the hipofs processes that serve a mount point."""
     found = []

@@ -77,9 +77,11 @@ type Chain struct {
 	needed  chan struct{} // closed when somebody waits for the counts of all files
 	counts  chan struct{} // closed when it is time to count all files
 
-	ctx    context.Context // ends with Close
-	cancel context.CancelFunc
-	work   sync.WaitGroup // background passes
+	ctx     context.Context // ends with Close
+	cancel  context.CancelFunc
+	unasked context.Context // of what no reader waits for; ends with Retire
+	retire  context.CancelFunc
+	work    sync.WaitGroup // background passes
 }
 
 // FileInfo describes one source. JSON as in files.json, but for what stat gave.
@@ -111,6 +113,9 @@ type source struct {
 	length  int64         // bytes of its records
 	places  chan struct{} // a place for each decode of it, under way or about to be
 
+	ctx     context.Context // of passes
+	end     context.CancelFunc
+	awaited atomic.Int32 // how many wait for the counts
 	need    sync.Once
 	needed  chan struct{}     // closed when somebody waits for the file's counts
 	counted chan struct{}     // closed when a pass is through
@@ -181,6 +186,7 @@ func newChain(log *slog.Logger) *Chain {
 	}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.descriptors = newDescriptors(c.ctx)
+	c.unasked, c.retire = context.WithCancel(c.ctx)
 	return c
 }
 
@@ -267,8 +273,9 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 	var kept []found
 	for i, f := range files {
 		if f != nil {
+			ctx, end := context.WithCancel(c.ctx)
 			c.sources = append(c.sources, &source{
-				chain: c, number: int32(len(c.sources)), info: &c.infos[i], handle: handles[i], file: f,
+				chain: c, ctx: ctx, end: end, number: int32(len(c.sources)), info: &c.infos[i], handle: handles[i], file: f,
 				needed: make(chan struct{}), counted: make(chan struct{}), verified: map[columnKey]error{},
 			})
 			kept = append(kept, heads[i])
@@ -390,6 +397,18 @@ func (c *Chain) layOut() {
 		}
 		first += s.entries
 		s.info.Records, s.info.Entries, s.info.First = len(s.file.Records), s.entries, s.first
+	}
+}
+
+// Retire ends what no reader waits for, now and from now on: prefetching, and
+// each pass as soon as nobody waits for its counts. What is in memory or can be
+// decoded is served as before.
+func (c *Chain) Retire() {
+	c.retire()
+	for _, s := range c.sources {
+		if s.awaited.Load() == 0 { // otherwise the last who waits ends it
+			s.end()
+		}
 	}
 }
 

@@ -54,7 +54,7 @@ func (c *Chain) countWhen(mode IndexMode, threads int) {
 		select {
 		case <-soon:
 		case <-c.needed:
-		case <-c.ctx.Done():
+		case <-c.unasked.Done():
 			return
 		}
 	}
@@ -63,7 +63,7 @@ func (c *Chain) countWhen(mode IndexMode, threads int) {
 	g.SetLimit(threads)
 	for _, s := range c.sources {
 		g.Go(func() error {
-			if c.ctx.Err() == nil {
+			if c.unasked.Err() == nil {
 				<-s.begin().ended
 			}
 			return nil
@@ -112,6 +112,12 @@ func (s *source) wait(ctx context.Context) error {
 	if !s.isCounted() {
 		s.need.Do(func() { close(s.needed) })
 	}
+	s.awaited.Add(1)
+	defer func() {
+		if s.awaited.Add(-1) == 0 && s.chain.unasked.Err() != nil {
+			s.end()
+		}
+	}()
 	p := s.begin()
 	select {
 	case <-p.ended:
@@ -128,7 +134,7 @@ func (s *source) run(p *pass) {
 	m.passes.begin()
 	p.err = s.chain.guard(s.count)
 	m.passes.end()
-	if unread(p.err) {
+	if unread(p.err) || p.err != nil && s.ctx.Err() != nil {
 		s.mu.Lock()
 		s.pass = nil
 		s.mu.Unlock()
@@ -150,7 +156,7 @@ func unread(err error) bool {
 // tellCounted logs that all files are counted, once.
 func (c *Chain) tellCounted() {
 	p := c.Progress().Counting
-	if p.State != "done" || c.ctx.Err() != nil {
+	if p.State != "done" || c.unasked.Err() != nil {
 		return
 	}
 	c.told.Do(func() {
@@ -181,7 +187,7 @@ func (s *source) count() error {
 	}
 	found := s.soFar
 
-	g, ctx := errgroup.WithContext(s.chain.ctx)
+	g, ctx := errgroup.WithContext(s.ctx)
 	g.SetLimit(m.threads)
 	var begun int64
 	for r := range s.runs {
@@ -226,7 +232,7 @@ func (s *source) count() error {
 			})
 		})
 	}
-	if err := cmp.Or(g.Wait(), s.chain.ctx.Err()); err != nil {
+	if err := cmp.Or(g.Wait(), s.ctx.Err()); err != nil {
 		return err
 	}
 	s.soFar = nil

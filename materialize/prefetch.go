@@ -120,7 +120,7 @@ func (c *Chain) prefetchAll(patterns []string) {
 		p.state("failed")
 	}
 	switch {
-	case c.ctx.Err() != nil, errors.Is(err, errPanic): // nobody to tell; told
+	case c.unasked.Err() != nil, errors.Is(err, errPanic): // nobody to tell; told
 	case err != nil:
 		c.log.Warn(fmt.Sprintf("prefetch: %v", err))
 	default:
@@ -132,7 +132,7 @@ func (c *Chain) prefetchAll(patterns []string) {
 // prefetch makes the columns that patterns name, in the order of the file, until
 // all are there or the budget is full. It gives way to readers who wait.
 func (c *Chain) prefetch(patterns []string) error {
-	ctx, p := c.ctx, &c.prefetching
+	ctx, p := c.unasked, &c.prefetching
 	columns, none := c.view.matching(patterns)
 	for _, pattern := range none {
 		c.log.Warn(fmt.Sprintf("prefetch: no column is called %s; \"hipofs ls\" lists their names", pattern))
@@ -158,7 +158,7 @@ func (c *Chain) fitting(columns []*Column) []*Column {
 	var bytes int64
 	out := 0
 	for _, col := range columns {
-		if col.bank.count(c.ctx, nil) != nil {
+		if col.bank.count(c.unasked, nil) != nil {
 			continue // whoever opens it is told why
 		}
 		size := col.chunkBytes()

@@ -66,6 +66,10 @@ func failure(status int, format string, args ...any) error {
 // run is the whole command as a function of its arguments. Errors go to stderr
 // as one line; the result is the exit status.
 func run(args []string, stdout, stderr io.Writer) int {
+	if os.Getuid() != os.Geteuid() || os.Getgid() != os.Getegid() {
+		fmt.Fprintln(stderr, "hipofs: this program is setuid or setgid, and would show files that its caller may not read; as root: chmod ug-s on it")
+		return statusFailed
+	}
 	root := newMount("hipofs", args, stderr)
 	root.Long = rootHelp
 	root.Version = programVersion()

@@ -10,6 +10,7 @@ import (
 	"os/signal"
 	"path/filepath"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -41,6 +42,8 @@ Options:
     --names colons|dot   folders are called REC::Particle or REC.Particle
     --on-error fail|skip leave out unreadable files and damaged records: skip
     --max-record SIZE    refuse records that inflate to more (1G)
+    --grace TIME         when a signal ends the mount, let programs that have
+                         files open read on for TIME (20s)
     --log-file FILE      write the log there
     --log-level LEVEL    debug, info, warn, error
     -q, --quiet          say nothing but errors
@@ -68,11 +71,12 @@ type mount struct {
 	quiet      bool
 	logFile    string
 	logLevel   slog.Level
-	log        *os.File // the log file; nil: none
+	log        *os.File      // the log file; nil: none
+	grace      time.Duration // for those who have files open when a signal ends the mount
 }
 
 func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
-	m := &mount{args: args, stderr: stderr}
+	m := &mount{args: args, stderr: stderr, grace: defaultGrace}
 	cmd := &cobra.Command{
 		Use:   name + " [OPTIONS] SOURCE... MOUNTPOINT",
 		Short: "mount",
@@ -88,6 +92,7 @@ func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
 	flags := cmd.Flags()
 	m.addFlags(flags)
 	flags.BoolVarP(&m.foreground, "foreground", "f", false, "")
+	flags.Func("grace", "", duration(&m.grace))
 	flags.FuncP("o", "o", "", func(s string) error { return m.setMountOptions(flags, s) })
 	return cmd
 }
@@ -156,7 +161,11 @@ func (m *mount) arguments(args []string) (sources []string, mountpoint string, e
 	for _, note := range notes {
 		m.note(note)
 	}
-	mountpoint, err = prepareMountpoint(last, files, m.fs.NonEmpty)
+	needed := files
+	if m.chain.IndexDir != "" {
+		needed = append(slices.Clone(files), m.chain.IndexDir)
+	}
+	mountpoint, err = prepareMountpoint(last, needed, m.fs.NonEmpty)
 	if err != nil {
 		return nil, "", err
 	}
@@ -201,10 +210,9 @@ func (m *mount) note(s string) {
 	}
 }
 
-// grace is how long programs that have files open may go on reading them after
-// a signal has ended the mount. Batch systems kill half a minute after they
-// ask; this leaves time to finish first.
-const grace = 20 * time.Second
+// Batch systems kill half a minute after they ask; this leaves time to finish
+// first.
+const defaultGrace = 20 * time.Second
 
 // serve mounts and answers the kernel until the mount ends: because somebody
 // unmounts it, or by a signal. ready is called once the mount answers.
@@ -227,7 +235,7 @@ func (m *mount) serve(sources []string, mountpoint string, ready func(context.Co
 	defer closeChain()
 	log := m.fs.Log
 
-	server, err := fs.Mount(mountpoint, chain, m.fs)
+	server, err := m.mountAlone(mountpoint, chain)
 	if err != nil {
 		return err
 	}
@@ -249,13 +257,13 @@ func (m *mount) serve(sources []string, mountpoint string, ready func(context.Co
 	case <-ctx.Done():
 	}
 	// The name goes now; who has files open may read on for a while.
-	if err := server.Unmount(); err != nil {
+	if err := server.Retire(); err != nil {
 		return fmt.Errorf("%s: %w", mountpoint, err)
 	}
 	select {
 	case <-ended:
 	case <-signals:
-	case <-time.After(grace):
+	case <-time.After(m.grace):
 	}
 	log.Info("unmounted", "mountpoint", mountpoint)
 	return nil
@@ -286,6 +294,16 @@ func (m *mount) open(ctx context.Context, sources []string, nodes string) (chain
 		}
 	}
 	return chain, func() { chain.Close(); _ = closeLog() }, nil
+}
+
+// mountAlone mounts where no other hipofs has mounted meanwhile.
+func (m *mount) mountAlone(mountpoint string, chain *materialize.Chain) (*fs.Server, error) {
+	unlock := lockMountpoint(mountpoint)
+	defer unlock()
+	if _, err := freeMountpoint(mountpoint, mountpoint); err != nil {
+		return nil, err
+	}
+	return fs.Mount(mountpoint, chain, m.fs)
 }
 
 // notifyEnd sends the signals that end a mount to c, but for those that this

@@ -18,23 +18,15 @@ import (
 const ourType = "fuse.hipofs"
 
 // prepareMountpoint answers the true path of a directory that can be mounted
-// on without hiding a source, or says what to do. A mount of ours whose
-// process is gone is removed from it.
-func prepareMountpoint(given string, sources []string, nonempty bool) (string, error) {
+// on without hiding what the mount needs, or says what to do.
+func prepareMountpoint(given string, needed []string, nonempty bool) (string, error) {
 	path, err := truePath(given)
 	if err != nil {
 		return "", mountpointError(given, err)
 	}
-	mount, err := mountAt(path)
-	for err == nil && mount != nil && mount.FSType == ourType {
-		if !isDead(path) {
-			return "", failure(statusMountpoint, "%s: hipofs is mounted here already; \"hipofs umount %s\" ends that", given, given)
-		}
-		if err := unmount(path, true); err != nil {
-			return "", failure(statusMountpoint, "%s: a dead mount is in the way and cannot be removed: %v", given, err)
-		}
-		mount, err = mountAt(path)
-	}
+	unlock := lockMountpoint(path)
+	mount, err := freeMountpoint(given, path)
+	unlock()
 	if err != nil {
 		return "", err
 	}
@@ -46,9 +38,9 @@ func prepareMountpoint(given string, sources []string, nonempty bool) (string, e
 	if !fi.IsDir() {
 		return "", failure(statusMountpoint, "%s: not a directory; a mount point is an empty directory", given)
 	}
-	for _, source := range sources {
-		if hides(path, source) {
-			return "", failure(statusMountpoint, "mounting on %s would hide %s; choose another directory", given, source)
+	for _, name := range needed {
+		if hides(path, name) {
+			return "", failure(statusMountpoint, "mounting on %s would hide %s; choose another directory", given, name)
 		}
 	}
 	if !nonempty {
@@ -68,6 +60,54 @@ func prepareMountpoint(given string, sources []string, nonempty bool) (string, e
 		return "", failure(statusMountpoint, "%s: only a directory that you may write to can be your mount point; choose one of your own", given)
 	}
 	return path, nil
+}
+
+// freeMountpoint removes a mount of ours whose process is gone from path, a true
+// path, and refuses one that is alive. It answers what else is mounted there.
+func freeMountpoint(given, path string) (*mountinfo.Info, error) {
+	mount, err := mountAt(path)
+	for err == nil && mount != nil && mount.FSType == ourType {
+		if !isDead(path) {
+			return nil, failure(statusMountpoint, "%s: hipofs is mounted here already; \"hipofs umount %s\" ends that", given, given)
+		}
+		if err := unmount(path, true); err != nil {
+			return nil, failure(statusMountpoint, "%s: a dead mount is in the way and cannot be removed: %v", given, err)
+		}
+		mount, err = mountAt(path)
+	}
+	return mount, err
+}
+
+// lockPatience is longer than anybody of ours holds the lock.
+const lockPatience = 10 * time.Second
+
+// lockMountpoint keeps other hipofs processes from a mount point while this one
+// looks at it and mounts: of two who find it free, or a dead mount on it, one
+// would hide the other's mount, or remove it. What is locked is the folder that
+// the mount point is in: no dead mount is in the way there, and nothing is left
+// behind. Where a file system has no such locks, or a stranger keeps one, it is
+// done without.
+func lockMountpoint(path string) (unlock func()) {
+	fd, err := unix.Open(filepath.Dir(path), unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return func() {}
+	}
+	locked := make(chan struct{})
+	go func() {
+		for unix.Flock(fd, unix.LOCK_EX) == unix.EINTR {
+		}
+		close(locked)
+	}()
+	select {
+	case <-locked:
+		return func() { unix.Close(fd) }
+	case <-time.After(lockPatience):
+		go func() {
+			<-locked
+			unix.Close(fd)
+		}()
+		return func() {}
+	}
 }
 
 func mountpointError(given string, err error) error {
@@ -167,15 +207,20 @@ func isDead(path string) bool {
 	}
 }
 
-// hides says whether a mount on dir, a true path, takes source away.
-func hides(dir, source string) bool {
+// hides says whether a mount on dir, a true path, takes a file or folder away,
+// also one that is yet to be made.
+func hides(dir, name string) bool {
 	// The name that is given goes too when a link to the file is what lies in dir.
-	abs, err := filepath.Abs(source)
+	abs, err := filepath.Abs(name)
 	if err != nil {
 		return false
 	}
-	if parent, err := filepath.EvalSymlinks(filepath.Dir(abs)); err == nil {
-		abs = filepath.Join(parent, filepath.Base(abs))
+	parent := filepath.Dir(abs)
+	for parent != "/" && !exists(parent) {
+		parent = filepath.Dir(parent)
+	}
+	if there, err := filepath.EvalSymlinks(parent); err == nil {
+		abs = filepath.Join(there, strings.TrimPrefix(abs, parent))
 	}
 	target, err := filepath.EvalSymlinks(abs)
 	if err != nil {

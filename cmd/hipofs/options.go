@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
@@ -119,6 +120,18 @@ var sizeUnits = map[string]float64{
 	"M": 1 << 20, "MIB": 1 << 20, "MB": 1e6,
 	"G": 1 << 30, "GIB": 1 << 30, "GB": 1e9,
 	"T": 1 << 40, "TIB": 1 << 40, "TB": 1e12,
+}
+
+// duration reads 20s or 1m30s.
+func duration(d *time.Duration) func(string) error {
+	return func(s string) error {
+		v, err := time.ParseDuration(s)
+		if err != nil || v < 0 {
+			return errors.New("want a time such as 20s or 5m")
+		}
+		*d = v
+		return nil
+	}
 }
 
 // level reads a level of the log.
