@@ -4,8 +4,9 @@ GOLANGCI := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 EVENTS   ?= 400000
 RUNS     ?= 5
 FUZZTIME ?= 30s
+DURATION ?= 1200
 
-.PHONY: help demo test bench build lint fuzz clean
+.PHONY: help demo test bench soak build lint fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +25,11 @@ bench: ## time, memory and work beside other readers, kept in integration/RESULT
 	@$(MAKE) --no-print-directory build
 	@scripts/guard.sh .venv/bin/python integration/bench.py --events $(EVENTS) --runs $(RUNS) $(BENCH)
 
+soak: ## 64 processes read a 1 GB chain in 64 MB for 20 minutes, kept in docs/reliability.md; DURATION=1200
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@scripts/guard.sh .venv/bin/python integration/soak.py --seconds $(DURATION)
+
 build: ## the command, build/hipofs
 	CGO_ENABLED=0 go build -o build/hipofs ./cmd/hipofs
 
@@ -32,13 +38,8 @@ lint: ## gofmt, go vet, and the linters with the rule of the layers
 	go vet ./...
 	go run $(GOLANGCI) run ./...
 
-fuzz: ## each fuzz target in turn; FUZZTIME=30s
-	@for pkg in $$(go list ./...); do \
-		for target in $$(go test -list '^Fuzz' $$pkg | grep '^Fuzz'); do \
-			echo "$$pkg $$target"; \
-			go test -run '^$$' -fuzz "^$$target\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
-		done; \
-	done
+fuzz: ## each fuzz target in turn, kept in docs/reliability.md; FUZZTIME=30s
+	@scripts/fuzz.py $(FUZZTIME)
 
 clean: ## remove build/ and .venv/
 	rm -rf build .venv

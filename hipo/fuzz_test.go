@@ -1,7 +1,11 @@
 package hipo_test
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
+	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"testing"
@@ -69,6 +73,169 @@ func decodeAny(t *testing.T, data []byte) *decoded {
 func FuzzOpen(f *testing.F) {
 	addTestdata(f, func(data []byte) { f.Add(data) })
 	f.Fuzz(func(t *testing.T, data []byte) { decodeAny(t, data) })
+}
+
+// FuzzFileHeader fuzzes the first bytes of a file whose rest is right.
+func FuzzFileHeader(f *testing.F) {
+	for _, tag := range []int{1, 10} {
+		file := small(tag)
+		f.Add(uint8(tag), file.Bytes()[:56])
+	}
+	file := File{Big: true, Schemas: []Schema{smallSchema}, Records: small(1).Records}
+	f.Add(uint8(1), file.Bytes()[:56])
+	f.Fuzz(func(t *testing.T, tag uint8, header []byte) {
+		file := small(int(tag % 15))
+		b := file.Bytes()
+		copy(b[:56], header)
+		decodeAny(t, b)
+	})
+}
+
+// FuzzRecordHeader fuzzes the header of a record, with and without a trailer
+// that tells another story.
+func FuzzRecordHeader(f *testing.F) {
+	for tag := range 15 {
+		file := small(tag)
+		b := file.Build()
+		f.Add(uint8(tag), tag%2 == 0, b.Bytes[b.Records[1].Off:b.Records[1].Body])
+	}
+	f.Fuzz(func(t *testing.T, tag uint8, trailer bool, header []byte) {
+		file := small(int(tag % 15))
+		if !trailer {
+			file.Trailer = NoTrailer
+		}
+		b := file.Build()
+		copy(b.Bytes[b.Records[1].Off:b.Records[1].Body], header)
+		decodeAny(t, b.Bytes)
+	})
+}
+
+// FuzzTrailer fuzzes the file's own index of its records. Whatever it says, a
+// strict decode gives all events or none.
+func FuzzTrailer(f *testing.F) {
+	file := small(1)
+	file.IndexData = func(rows []byte) []byte { f.Add(uint8(1), rows); f.Add(uint8(3), rows[:len(rows)-1]); return rows }
+	file.Bytes()
+	f.Fuzz(func(t *testing.T, tag uint8, rows []byte) {
+		file := small(1)
+		file.TrailerTag = int(tag % 5) // a trailer is never split
+		file.IndexData = func([]byte) []byte { return rows }
+		if d := decodeAny(t, file.Bytes()); d != nil && len(d.tags) != 6 {
+			t.Fatalf("%d events, the file has 6", len(d.tags))
+		}
+	})
+}
+
+// FuzzOutline fuzzes what an index says of a file's headers, dictionary and
+// records. A file that is made of it can be read, to its end or to an error.
+func FuzzOutline(f *testing.F) {
+	for _, tag := range []int{1, 10} {
+		file := small(tag)
+		o, err := openBytes(f, file.Bytes()).Outline()
+		if err != nil {
+			f.Fatal(err)
+		}
+		f.Add(uint8(tag), o.Header, o.Dictionary, o.Records)
+	}
+	f.Fuzz(func(t *testing.T, tag uint8, header, dictionary, records []byte) {
+		file := small(int(tag % 15))
+		b := file.Bytes()
+		o := hipo.Outline{Header: header, Dictionary: dictionary, Records: records}
+		restored, err := hipo.Restore("test.hipo", bytes.NewReader(b), int64(len(b)), o, nil, fuzzOptions)
+		if err != nil {
+			return
+		}
+		if len(restored.Records) != len(records)/64 {
+			t.Fatalf("%d records of %d bytes", len(restored.Records), len(records))
+		}
+		var fe *hipo.FormatError
+		if _, err := decodeFile(restored, false); err != nil && !errors.As(err, &fe) {
+			t.Fatalf("%T %v is not a *hipo.FormatError", err, err)
+		}
+	})
+}
+
+// FuzzEventIndex fuzzes the lengths of a record's events.
+func FuzzEventIndex(f *testing.F) {
+	file := small(0)
+	for tag := range 5 {
+		file.Records[0].Payload = func(b []byte) []byte { f.Add(uint8(tag), b[:8]); return b }
+		file.Bytes()
+	}
+	f.Fuzz(func(t *testing.T, tag uint8, lengths []byte) {
+		file := small(int(tag % 5))
+		file.Records[0].Payload = func(b []byte) []byte { copy(b[:8], lengths); return b }
+		decodeAny(t, file.Bytes())
+	})
+}
+
+// FuzzEvents fuzzes what is in events. Which structures they have is found here
+// one by one; hipo walks several events abreast and must find the same.
+func FuzzEvents(f *testing.F) {
+	structure := func(group uint16, item, kind uint8, word uint32, data string) []byte {
+		return append(Pack(group, item, kind, word), data...)
+	}
+	a, b := structure(1, 1, 11, 4, "abcd"), structure(1, 2, 10, 2<<24|6, "bi1234")
+	f.Add(Columns(a, b), Columns(b, a), Columns(a, a, b), uint64(0b100110010010000000000000000000))
+	f.Add(Columns(a, b), Columns(a, structure(9, 9, 3, 0, "")), []byte{}, uint64(1<<20))
+	f.Add(a, append(a, 1, 2, 3), structure(1, 1, 11, 5, "abcd"), uint64(2))
+	f.Fuzz(func(t *testing.T, a, b, c []byte, which uint64) {
+		var events []Event
+		for range 32 { // two bits an event
+			body := [...][]byte{a, b, c, a}[which&3]
+			head := make([]byte, 16)
+			copy(head, "EVNT")
+			binary.LittleEndian.PutUint32(head[4:], uint32(16+len(body)))
+			events = append(events, Event{Raw: append(head, body...)})
+			which >>= 2
+		}
+		want, whole := map[string]string{}, true
+		for e, event := range events {
+			at := event.Raw[16:]
+			for len(at) >= 8 && whole {
+				word := binary.LittleEndian.Uint32(at[4:])
+				length, format := int(word&0xFFFFFF), int(word>>24)
+				if whole = length <= len(at)-8 && format <= length; !whole {
+					break
+				}
+				key := fmt.Sprintf("event %d, %d/%d", e, binary.LittleEndian.Uint16(at), at[2])
+				if _, again := want[key]; !again {
+					want[key] = fmt.Sprintf("type %d, format %d: %x", at[3], format, at[8:8+length])
+				}
+				at = at[8+length:]
+			}
+		}
+		file := File{Schemas: []Schema{smallSchema}, Records: []Record{{Events: events}}}
+		data := file.Bytes()
+		var rec hipo.Record
+		err := openBytes(t, data).ReadRecord(0, &rec)
+		if (err == nil) != whole {
+			t.Fatalf("whole %v, but: %v", whole, err)
+		}
+		if !whole {
+			return
+		}
+		got := map[string]string{}
+		for i := range rec.Banks {
+			bank := &rec.Banks[i]
+			payload, err := rec.Data(i)
+			if err != nil && len(bank.Spans) > 0 {
+				t.Fatal(err)
+			}
+			last := -1
+			for _, s := range bank.Spans {
+				if int(s.Event) <= last {
+					t.Fatalf("%d/%d: event %d comes behind event %d", bank.Group, bank.Item, s.Event, last)
+				}
+				last = int(s.Event)
+				got[fmt.Sprintf("event %d, %d/%d", s.Event, bank.Group, bank.Item)] =
+					fmt.Sprintf("type %d, format %d: %x", s.Type, s.Format, payload[s.Off:s.Off+s.Len])
+			}
+		}
+		if !maps.Equal(got, want) {
+			t.Fatalf("got  %v\nwant %v", got, want)
+		}
+	})
 }
 
 // FuzzRecord fuzzes one record's body, whose header is right.
