@@ -221,6 +221,9 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 	c.warn()
 	c.view = newView(c, c.sources, c.banks.visible)
 	c.work.Go(func() { c.countWhen(o.Index, threads) })
+	if c.indexDir != "" {
+		c.work.Go(func() { removeStale(c.indexDir) })
+	}
 	c.work.Go(func() {
 		tick := time.NewTicker(quietTime)
 		defer tick.Stop()

@@ -9,11 +9,13 @@ import (
 	iofs "io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
 	"github.com/zeebo/xxh3"
+	"golang.org/x/sys/unix"
 )
 
 // An index is what one pass over a file has found out, so that it need never be
@@ -450,19 +452,57 @@ func writeIndex(path string, h *indexHead, blocks []byte, mode os.FileMode) erro
 	return replaceFile(path, b, mode&0o644|0o600)
 }
 
-// temporary begins the names of indexes that are being written.
+// temporary begins the names of indexes that are being written; digits follow.
+// Whoever writes one holds its lock.
 const temporary = ".hipofs-"
 
-// removeStale removes what processes that were killed have left of such, an hour ago
-// or longer.
+// removeStale removes what processes that were killed have left of such: nobody
+// holds the lock or, where there are no locks, an hour ago or longer.
 func removeStale(dir string) {
-	left, err := filepath.Glob(filepath.Join(dir, temporary+"*"))
+	left, err := filepath.Glob(filepath.Join(dir, temporary+"[0-9]*"))
 	if err != nil {
 		return // a folder whose name is a pattern
 	}
 	for _, name := range left {
-		if st, err := os.Lstat(name); err == nil && st.Mode().IsRegular() && time.Since(st.ModTime()) > time.Hour {
-			os.Remove(name)
+		if strings.Trim(filepath.Base(name)[len(temporary):], "0123456789") != "" {
+			continue // somebody's own
+		}
+		f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
+		if err != nil {
+			continue
+		}
+		st, err := f.Stat()
+		if err == nil && st.Mode().IsRegular() {
+			err = unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
+			if err == nil || !errors.Is(err, unix.EWOULDBLOCK) && time.Since(st.ModTime()) > time.Hour {
+				os.Remove(name)
+			}
+		}
+		f.Close()
+	}
+}
+
+// newTemporary makes a file for an index that is to be written. Its lock goes
+// with the second file, and is still held when the first is closed.
+func newTemporary(dir string) (f, lock *os.File, err error) {
+	for {
+		if f, err = os.CreateTemp(dir, temporary+"*"); err != nil {
+			return nil, nil, err
+		}
+		var st unix.Stat_t
+		if lock, err = os.Open(f.Name()); err == nil {
+			for unix.Flock(int(lock.Fd()), unix.LOCK_EX) == unix.EINTR { // a file system without locks does without
+			}
+			if err = unix.Fstat(int(lock.Fd()), &st); err == nil && st.Nlink > 0 {
+				return f, lock, nil
+			}
+			lock.Close()
+		}
+		f.Close()
+		// Another process may have taken it for one that was left.
+		if err != nil && !errors.Is(err, iofs.ErrNotExist) {
+			os.Remove(f.Name())
+			return nil, nil, err
 		}
 	}
 }
@@ -471,10 +511,11 @@ func removeStale(dir string) {
 // for the disk: the checksums tell what a power cut leaves.
 func replaceFile(path string, b []byte, mode os.FileMode) error {
 	removeStale(filepath.Dir(path))
-	f, err := os.CreateTemp(filepath.Dir(path), temporary+"*")
+	f, lock, err := newTemporary(filepath.Dir(path))
 	if err != nil {
 		return err
 	}
+	defer lock.Close()
 	_, err = f.Write(b)
 	err = errors.Join(err, f.Chmod(mode), f.Close())
 	if err == nil {

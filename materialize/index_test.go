@@ -10,6 +10,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -349,6 +350,42 @@ func isPad(records []RecordInfo, at int64) bool {
 		}
 	}
 	return false
+}
+
+// What a killed process has left is removed by the next one, at once; what
+// another is writing is not, nor what only looks like it.
+func TestOnlyWhatNobodyWritesIsRemoved(t *testing.T) {
+	name := build(t, "a.hipo", hipotest.File{Schemas: []hipotest.Schema{twoInts}, Records: intPairs})
+	dir := t.TempDir()
+	written, lock, err := newTemporary(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer written.Close()
+	for _, left := range []string{".hipofs-12345", ".hipofs-notes", ".hipofs-1a", "12345"} {
+		if err := os.WriteFile(filepath.Join(dir, left), []byte("x"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	there := func() []string {
+		var names []string
+		entries, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, e := range entries {
+			names = append(names, e.Name())
+		}
+		slices.Sort(names)
+		return names
+	}
+	want := []string{filepath.Base(written.Name()), ".hipofs-1a", ".hipofs-notes", "12345"}
+	slices.Sort(want)
+	open(t, Options{IndexDir: dir, Index: IndexLazy}, name).Close()
+	equal(t, "while one is written", there(), want)
+	lock.Close()
+	open(t, Options{IndexDir: dir, Index: IndexLazy}, name).Close()
+	equal(t, "when its process is gone", there(), []string{".hipofs-1a", ".hipofs-notes", "12345"})
 }
 
 func TestCountsPackToTheirEntropy(t *testing.T) {

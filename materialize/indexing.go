@@ -123,10 +123,11 @@ func CheckIndexDir(dir string) error {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, ".probe")
+	f, lock, err := newTemporary(dir)
 	if err != nil {
 		return fmt.Errorf("%s cannot be written: %w", dir, errors.Unwrap(err))
 	}
+	defer lock.Close()
 	f.Close()
 	return os.Remove(f.Name())
 }
