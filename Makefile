@@ -5,8 +5,9 @@ EVENTS   ?= 400000
 RUNS     ?= 5
 FUZZTIME ?= 30s
 DURATION ?= 1200
+COUNT    ?= 1000
 
-.PHONY: help demo test bench soak build lint fuzz clean
+.PHONY: help demo test bench soak kills build lint fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -29,6 +30,11 @@ soak: ## 64 processes read a 1 GB chain in 64 MB for 20 minutes, kept in docs/re
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
 	@scripts/guard.sh .venv/bin/python integration/soak.py --seconds $(DURATION)
+
+kills: ## SIGKILL at 1,000 random instants, and what the next start finds, kept in docs/reliability.md; COUNT=1000
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@scripts/guard.sh .venv/bin/python integration/kills.py --count $(COUNT)
 
 build: ## the command, build/hipofs
 	CGO_ENABLED=0 go build -o build/hipofs ./cmd/hipofs
