@@ -327,6 +327,83 @@ func TestSourceThatHangsHoldsUpNoOther(t *testing.T) {
 	}
 }
 
+// hanging is a source that hangs from now on, until the function is called.
+func hanging(gate *gated) (goOn func()) {
+	gate.mu.Lock()
+	return sync.OnceFunc(gate.mu.Unlock)
+}
+
+func TestDecodeOfASourceThatHangsHoldsUpNoOther(t *testing.T) {
+	// Counting reads the directories of these records, opening a column its streams.
+	b := must(os.ReadFile(codecs + "tag08_zstd_percolumn.hipo"))
+	dir, gate, _ := slow(t, materialize.Options{Threads: 1}, b, codecs+"tag02_lz4hc_perchunk.hipo")
+	column := dir + "/.files/run.hipo/CODEC::hits/x.npy"
+	run(t, "stat", column)
+	goOn := hanging(gate)
+	defer goOn()
+	patient := childCommand("open", column)
+	var out bytes.Buffer
+	patient.Stdout = &out
+	check(patient.Start())
+	<-gate.waiting
+	run(t, "cat", dir+"/.files/tag02_lz4hc_perchunk.hipo/CODEC::hits/x.npy")
+	run(t, "stat", dir+"/.files/run.hipo/CODEC::hits/t.npy", column) // what is known is told
+	w := statsOf(t, dir).Waiting
+	if len(w) != 1 || w[0].PID != patient.Process.Pid || w[0].Column != "x" || w[0].For != "decoding" || filepath.Base(string(w[0].File)) != "run.hipo" {
+		t.Errorf("%+v", w)
+	}
+	if got := in(t, "interrupted-open", column); got != "EINTR" {
+		t.Error(got)
+	}
+	goOn()
+	if err := patient.Wait(); err != nil || out.String() != "open\n" {
+		t.Errorf("%v: %s", err, out.String())
+	}
+}
+
+func TestSourcesThatHangHoldUpNoOtherHoweverMany(t *testing.T) {
+	b := must(os.ReadFile(codecs + "tag01_lz4_perchunk.hipo"))
+	var gates []*gated
+	var names []string
+	for range 4 {
+		gate := &gated{data: b, waiting: make(chan struct{}, 1<<16)}
+		gates, names = append(gates, gate), append(names, gate.mount(t))
+	}
+	names = append(names, codecs+"tag02_lz4hc_perchunk.hipo")
+	chain := open(t, materialize.Options{Threads: 2, Index: materialize.IndexLazy}, names...)
+	dir := mount(t, Options{}, chain)
+	var patient []*exec.Cmd
+	var goOn []func()
+	for i, gate := range gates {
+		goOn = append(goOn, hanging(gate))
+		defer goOn[i]()
+		folder := "run.hipo"
+		if i > 0 {
+			folder = fmt.Sprintf("run.hipo~%d", i+1)
+		}
+		cmd := childCommand("pread", dir+"/.files/"+folder+"/CODEC::hits/x.npy", "0", "200")
+		check(cmd.Start())
+		patient = append(patient, cmd)
+	}
+	// The first two have the threads, until they are seen to hang; then the others.
+	for _, gate := range gates {
+		<-gate.waiting
+	}
+	run(t, "cat", dir+"/.files/tag02_lz4hc_perchunk.hipo/CODEC::hits/x.npy")
+	if s := statsOf(t, dir); len(s.Waiting) != len(gates) || s.DecodesStalled < 2 {
+		t.Errorf("%+v", s)
+	}
+	for i := range gates {
+		goOn[i]()
+		if err := patient[i].Wait(); err != nil {
+			t.Error(err)
+		}
+	}
+	if s := chain.Stats(); s.DecodesStalled != 0 || s.Errors != 0 {
+		t.Errorf("%+v", s)
+	}
+}
+
 func TestAThousandBlockedOpensLeaveTheRestAlone(t *testing.T) {
 	const banks, each = 20, 50
 	var f hipotest.File

@@ -195,11 +195,13 @@ func (s *source) count() error {
 			continue
 		}
 		if begun >= headStart {
+			m.passes.end()
 			select { // not yet, perhaps
 			case <-s.needed:
 			case <-s.chain.counts:
 			case <-ctx.Done():
 			}
+			m.passes.begin()
 		}
 		if ctx.Err() != nil {
 			break
