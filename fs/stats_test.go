@@ -404,6 +404,29 @@ func TestSourcesThatHangHoldUpNoOtherHoweverMany(t *testing.T) {
 	}
 }
 
+// A process whose source hangs ends all the same when its mount does.
+func TestChainClosesThoughASourceHangs(t *testing.T) {
+	var said log
+	gate := &gated{data: must(os.ReadFile(codecs + "tag01_lz4_perchunk.hipo")), waiting: make(chan struct{}, 1<<16)}
+	names := []string{gate.mount(t)}
+	chain := must(materialize.Open(context.Background(), names, materialize.Options{Index: materialize.IndexLazy, Log: said.logger()}))
+	goOn := hanging(gate)
+	defer goOn()
+	ctx, cancel := context.WithCancel(context.Background())
+	left := make(chan error)
+	go func() {
+		_, err := chain.View().Banks()[0].Rows(ctx)
+		left <- err
+	}()
+	<-gate.waiting
+	cancel()
+	<-left
+	check(chain.Close())
+	if !strings.Contains(said.String(), "a source hangs") {
+		t.Errorf("said %q", said.String())
+	}
+}
+
 func TestAThousandBlockedOpensLeaveTheRestAlone(t *testing.T) {
 	const banks, each = 20, 50
 	var f hipotest.File

@@ -415,10 +415,25 @@ func (c *Chain) Retire() {
 	}
 }
 
-// Close stops background work and closes the files.
+// Close stops background work and closes the files. A read of a source that hangs
+// it does not wait for.
 func (c *Chain) Close() error {
 	c.cancel()
-	c.work.Wait()
+	ended := make(chan struct{})
+	go func() {
+		c.work.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+	case <-time.After(hangsAfter):
+		c.log.Warn("a source hangs, and the read of it is left to itself")
+		go func() {
+			<-ended
+			c.descriptors.close()
+		}()
+		return nil
+	}
 	if c.m != nil {
 		asked := c.m.askedNames()
 		for _, s := range c.sources {
@@ -428,6 +443,10 @@ func (c *Chain) Close() error {
 	c.descriptors.close()
 	return nil
 }
+
+// hangsAfter is how long Close waits for background work, which ends at once
+// unless a source hangs.
+const hangsAfter = 5 * time.Second
 
 // View is the whole chain.
 func (c *Chain) View() *View { return c.view }
