@@ -68,19 +68,6 @@ func FuzzSizes(f *testing.F) {
 	})
 }
 
-// FuzzEntryRange fuzzes A:B.
-func FuzzEntryRange(f *testing.F) {
-	for _, s := range []string{":", "0:1000", "5:", ":5", "5:4", "1:2:3", "+1:2", "0x1:2", "9223372036854775808:", "-1:1", ""} {
-		f.Add(s)
-	}
-	f.Fuzz(func(t *testing.T, s string) {
-		from, to, err := entryRange(s)
-		if err == nil && (from < 0 || to < from || strings.Count(s, ":") != 1) {
-			t.Fatalf("%q is %d:%d", s, from, to)
-		}
-	})
-}
-
 // FuzzNaturalOrder fuzzes the order of files: it must be one.
 func FuzzNaturalOrder(f *testing.F) {
 	f.Add("run.9", "run.10", "run.010")

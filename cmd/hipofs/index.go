@@ -9,7 +9,6 @@ import (
 	iofs "io/fs"
 	"os"
 	"os/signal"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -54,7 +53,7 @@ type indexing struct {
 	quiet   bool
 	dump    bool
 	plan    string
-	entries string
+	entries materialize.Slice
 }
 
 func newIndex(stderr io.Writer) *cobra.Command {
@@ -83,15 +82,11 @@ func newIndex(stderr io.Writer) *cobra.Command {
 	flags.BoolVarP(&x.quiet, "quiet", "q", false, "")
 	flags.BoolVar(&x.dump, "dump", false, "")
 	flags.StringVar(&x.plan, "plan", "", "")
-	flags.StringVar(&x.entries, "entries", ":", "")
+	addEntries(flags, &x.entries)
 	return cmd
 }
 
 func (x *indexing) run(words []string) error {
-	from, to, err := entryRange(x.entries)
-	if err != nil {
-		return err
-	}
 	bank, column, ok := cutLast(x.plan, "/")
 	if x.plan != "" && !ok {
 		return failure(statusUsage, "--plan %s: want BANK/COLUMN, such as REC::Particle/px", x.plan)
@@ -110,7 +105,7 @@ func (x *indexing) run(words []string) error {
 	defer stop()
 	err = x.build(ctx, files)
 	if err == nil && (x.dump || x.plan != "") {
-		err = x.print(ctx, files, bank, column, from, to)
+		err = x.print(ctx, files, bank, column)
 	}
 	if errors.Is(err, context.Canceled) {
 		return failure(statusInterrupted, "interrupted; what is finished stays")
@@ -159,7 +154,7 @@ func indexStatus(r materialize.Indexed) int {
 }
 
 // print prints what the indexes say.
-func (x *indexing) print(ctx context.Context, files []string, bank, column string, from, to int64) error {
+func (x *indexing) print(ctx context.Context, files []string, bank, column string) error {
 	o := x.chain
 	o.Index = materialize.IndexLazy
 	if o.IndexDir == "" {
@@ -175,23 +170,7 @@ func (x *indexing) print(ctx context.Context, files []string, bank, column strin
 	if x.dump {
 		return chain.RecordIndexes(ctx, func(r materialize.RecordIndex) error { return out.Encode(r) })
 	}
-	return chain.Plan(ctx, bank, column, from, to, func(r materialize.Range) error { return out.Encode(r) })
-}
-
-// entryRange reads A:B, either of which may be empty.
-func entryRange(s string) (from, to int64, err error) {
-	a, b, ok := strings.Cut(s, ":")
-	to = 1<<63 - 1
-	if ok && a != "" {
-		from, err = strconv.ParseInt(a, 10, 64)
-	}
-	if ok && err == nil && b != "" {
-		to, err = strconv.ParseInt(b, 10, 64)
-	}
-	if !ok || err != nil || from < 0 || from > to {
-		return 0, 0, failure(statusUsage, "--entries %s: want A:B, such as 0:1000", s)
-	}
-	return from, to, nil
+	return chain.Plan(ctx, bank, column, x.entries.From, x.entries.To, func(r materialize.Range) error { return out.Encode(r) })
 }
 
 // cutLast cuts s at the last sep.

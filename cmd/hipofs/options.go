@@ -47,6 +47,15 @@ func addChainFlags(flags *pflag.FlagSet, o *materialize.Options) {
 	})
 }
 
+// addEntries adds --entries; without it all are meant.
+func addEntries(flags *pflag.FlagSet, entries *materialize.Slice) {
+	*entries = materialize.Slice{To: math.MaxInt64}
+	flags.Func("entries", "", func(s string) (err error) {
+		*entries, err = materialize.ParseSlice(s)
+		return err
+	})
+}
+
 // patterns adds a list of patterns, each of which must pass a check.
 func patterns(to *[]string, check func(string) error) func(string) error {
 	return func(s string) error {
