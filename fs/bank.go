@@ -9,20 +9,15 @@ import (
 
 // bankFolder is the folder of a bank, or of a structure without a schema.
 func bankFolder(at place, b *materialize.Bank) node {
-	columns := columnFiles(at.names, b)
-	entries := []entry{columnEntry("offsets.npy", b.Offsets, "offsets")}
-	for _, c := range columns {
-		entries = append(entries, columnEntry(c.file, c.Column, c.Name))
-	}
-	entries = append(entries, columnEntry("@entry.npy", b.Entry, "@entry"))
-	if b.Pointer != nil {
-		entries = append(entries, columnEntry("@"+at.names.bank(b.PointsTo)+".npy", b.Pointer, "@"+b.PointsTo))
+	var entries []entry
+	for _, c := range allColumnFiles(at.names, b) {
+		entries = append(entries, columnEntry(c.file, c.Column, c.name))
 	}
 	entries = append(entries,
 		entry{"schema.json", syscall.S_IFREG, func(at place) node {
 			return newDocument(at, func(ctx context.Context) ([]byte, error) { return schemaJSON(ctx, at.tree, b) })
 		}},
-		jsonText("form.json", func() any { return formOf(columns) }),
+		jsonText("form.json", func() any { return formOf(columnFiles(at.names, b)) }),
 	)
 	return &folder{place: at, in: newFixed(entries), name: b.Name}
 }
@@ -31,17 +26,28 @@ func columnEntry(file string, col *materialize.Column, name string) entry {
 	return entry{file, syscall.S_IFREG, func(at place) node { return newColumn(at, col, name) }}
 }
 
-// columnFile is a column of the schema, and the name of its file.
+// columnFile is a column, and the name of its file.
 type columnFile struct {
 	*materialize.Column
 	file string
+	name string // the true name
+}
+
+// allColumnFiles are the columns of a bank's folder, also those that are computed.
+func allColumnFiles(names naming, b *materialize.Bank) []columnFile {
+	files := append([]columnFile{{b.Offsets, "offsets.npy", "offsets"}}, columnFiles(names, b)...)
+	files = append(files, columnFile{b.Entry, "@entry.npy", "@entry"})
+	if b.Pointer != nil {
+		files = append(files, columnFile{b.Pointer, "@" + names.bank(b.PointsTo) + ".npy", "@" + b.PointsTo})
+	}
+	return files
 }
 
 func columnFiles(names naming, b *materialize.Bank) []columnFile {
 	files := make([]columnFile, len(b.Columns))
 	taken := claims{}
 	for i, c := range b.Columns {
-		files[i] = columnFile{c, taken.claim(names.column(c.Name), fileMax) + ".npy"}
+		files[i] = columnFile{c, taken.claim(names.column(c.Name), fileMax) + ".npy", c.Name}
 	}
 	return files
 }

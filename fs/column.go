@@ -3,6 +3,7 @@ package fs
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -95,8 +96,9 @@ func seek(off uint64, whence uint32, size int64) (uint64, syscall.Errno) {
 // column is a column's .npy file.
 type column struct {
 	file
-	col  *materialize.Column
-	name string // user.hipofs.name
+	col   *materialize.Column
+	name  string // user.hipofs.name
+	opens opens
 }
 
 func newColumn(at place, col *materialize.Column, name string) *column {
@@ -105,8 +107,24 @@ func newColumn(at place, col *materialize.Column, name string) *column {
 
 var _ = (fusefs.NodeGetxattrer)((*column)(nil))
 
-func (c *column) Getxattr(_ context.Context, attr string, dest []byte) (uint32, syscall.Errno) {
-	return trueName(c.name, attr, dest)
+// Getxattr of user.hipofs.realpath waits, as open does, until the column is a
+// plain file in the cache folder.
+func (c *column) Getxattr(ctx context.Context, attr string, dest []byte) (uint32, syscall.Errno) {
+	if attr != "user.hipofs.realpath" {
+		return trueName(c.name, attr, dest)
+	}
+	n, ok := c.col.PathLength()
+	switch {
+	case !ok:
+		return 0, syscall.ENODATA
+	case len(dest) < n: // who asks for the length gets it at once
+		return uint32(n), syscall.ERANGE
+	}
+	path, err := c.col.RealPath(ctx)
+	if err != nil {
+		return 0, c.errno(ctx, err)
+	}
+	return uint32(copy(dest, path)), 0
 }
 
 var _ = (fusefs.NodeOpener)((*column)(nil))
@@ -116,15 +134,30 @@ func (c *column) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uin
 	if errno := c.opening(flags); errno != 0 {
 		return nil, 0, errno
 	}
-	if err := c.col.Open(ctx); err != nil {
+	finished, err := c.col.Finished(ctx)
+	if err != nil {
 		return nil, 0, c.errno(ctx, err)
 	}
-	if c.col.InMemory() {
+	if finished == nil {
+		if err := c.col.Open(ctx); err != nil {
+			return nil, 0, c.errno(ctx, err)
+		}
+	}
+	if finished != nil || c.col.InMemory() {
 		c.ahead.set(largeReadAhead)
 	} else {
 		c.ahead.set(readAheadFor(c.col.Stride()))
 	}
-	return nil, fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH, 0
+	return opened{}, c.opens.add(finished, c.through), 0
+}
+
+var _ = (fusefs.NodeReleaser)((*column)(nil))
+
+func (c *column) Release(context.Context, fusefs.FileHandle) syscall.Errno {
+	if c.opens.remove(c.through) {
+		c.col.Left()
+	}
+	return 0
 }
 
 var _ = (fusefs.NodeReader)((*column)(nil))
@@ -133,6 +166,14 @@ var _ = (fusefs.NodeReader)((*column)(nil))
 // the page cache from a read that gives up, for everyone who maps the file.
 func (c *column) Read(ctx context.Context, _ fusefs.FileHandle, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
 	ctx = context.WithoutCancel(ctx)
+	if f := c.opens.finished(c.through); f != nil {
+		// Not ReadResultFd: splicing is no faster, and would not notice an end that
+		// comes too soon. What the file does not give, its sources may.
+		n, err := f.ReadAt(dest, off)
+		if err == nil || err == io.EOF && c.short(ctx, off, n) == nil {
+			return fuse.ReadResultData(dest[:n]), 0
+		}
+	}
 	n, err := c.col.ReadAt(ctx, dest, off)
 	if err == nil && n < len(dest) {
 		err = c.short(ctx, off, n)

@@ -13,7 +13,7 @@ import (
 // controlFolder is .hipofs: what a mount knows about itself.
 func controlFolder(at place) node {
 	t := at.tree
-	return &folder{place: at, in: newFixed([]entry{
+	entries := []entry{
 		text("version", t.version+"\n"),
 		jsonText("files.json", func() any { return t.fileList() }),
 		jsonText("records.json", func() any { return notNull(t.view.Records()) }),
@@ -28,7 +28,11 @@ func controlFolder(at place) node {
 		liveJSON("errors.json", func() any { return notNull(t.border.all()) }),
 		liveText("metrics", func() ([]byte, error) { return metricsText(t.stats()) }),
 		{"populated", syscall.S_IFDIR, func(at place) node { return &folder{place: at, in: newPopulated(at.tree)} }},
-	})}
+	}
+	if t.chain.TierStats() != nil {
+		entries = append(entries, entry{"links", syscall.S_IFDIR, func(at place) node { return &folder{place: at, in: newLinks(at.tree)} }})
+	}
+	return &folder{place: at, in: newFixed(entries)}
 }
 
 // notNull and notNil keep empty lists and maps from being null in JSON.

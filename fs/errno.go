@@ -60,7 +60,9 @@ var ownErrnos = []syscall.Errno{
 	syscall.ESTALE, // the source has changed
 	syscall.EFBIG,  // over a limit
 	syscall.ENOMEM,
-	syscall.ENOSPC,
+	syscall.ENOSPC, // with the next two: of the cache folder
+	syscall.EDQUOT,
+	syscall.EROFS,
 	syscall.EACCES, // from here on: of a source's file system
 	syscall.EPERM,
 	syscall.ETIMEDOUT,
@@ -81,6 +83,9 @@ func (b *border) errno(ctx context.Context, err error, path string) syscall.Errn
 	}
 	if isContextError(err) && b.retired.Load() {
 		return syscall.ENOTCONN
+	}
+	if errors.Is(err, materialize.ErrNoCache) {
+		return syscall.ENODATA
 	}
 	b.report(err, path)
 	for _, e := range ownErrnos {

@@ -6,6 +6,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/expfmt"
+
+	"github.com/hipofs/hipofs/materialize"
 )
 
 // metric is a number of Stats as Prometheus is told it.
@@ -46,6 +48,13 @@ var metrics = []metric{
 	gauge("counting_done_bytes", "Bytes of records whose rows are counted.", func(s *Stats) float64 { return float64(s.Counting.BytesDone) }),
 	gauge("prefetch_bytes", "Bytes of columns to prefetch.", func(s *Stats) float64 { return float64(s.Prefetch.Bytes) }),
 	gauge("prefetch_done_bytes", "Bytes of columns prefetched.", func(s *Stats) float64 { return float64(s.Prefetch.BytesDone) }),
+	counter("tier_opens_total", "Opens of columns that were in the cache folder.", func(s *Stats) float64 { return float64(s.tier().Opens) }),
+	counter("tier_made_total", "Columns put into the cache folder.", func(s *Stats) float64 { return float64(s.tier().Made) }),
+	counter("tier_bad_total", "Columns in the cache folder that had a wrong checksum.", func(s *Stats) float64 { return float64(s.tier().Bad) }),
+	counter("tier_evicted_total", "Columns that had to leave the cache folder.", func(s *Stats) float64 { return float64(s.tier().Evicted) }),
+	gauge("tier_bytes", "Bytes in the cache folder, as last counted.", func(s *Stats) float64 { return float64(s.tier().Used) }),
+	gauge("tier_size_bytes", "What the cache folder may hold.", func(s *Stats) float64 { return float64(s.tier().Size) }),
+	counter("passthrough_opens_total", "Opens of columns that the kernel reads by itself.", func(s *Stats) float64 { return float64(s.Passthrough.Opens) }),
 	gauge("errors", "Distinct errors so far.", func(s *Stats) float64 { return float64(s.Errors) }),
 	gauge("source_descriptors", "Sources that are open.", func(s *Stats) float64 { return float64(s.OpenSources) }),
 	gauge("descriptors", "Open descriptors.", func(s *Stats) float64 { return float64(s.OpenDescriptors) }),
@@ -54,6 +63,14 @@ var metrics = []metric{
 	gauge("mounted_timestamp_seconds", "When it was mounted.", func(s *Stats) float64 {
 		return float64(s.Mounted.UnixNano()) / float64(time.Second)
 	}),
+}
+
+// tier is what there is to say of a cache folder; nothing without one.
+func (s *Stats) tier() materialize.TierStats {
+	if s.Tier == nil {
+		return materialize.TierStats{}
+	}
+	return *s.Tier
 }
 
 var infoDesc = prometheus.NewDesc("hipofs_info", "The version that serves the mount.", []string{"version"}, nil)

@@ -65,7 +65,8 @@ const (
 // Server is a mounted chain. Its methods may be called from any goroutine.
 type Server struct {
 	conn   *connection
-	tree   *tree         // what Retire retires
+	tree   *tree // what Retire retires
+	server *fuse.Server
 	served chan struct{} // closed when the kernel has let go of the mount
 	unmu   sync.Mutex    // one unmounts at a time
 }
@@ -98,6 +99,7 @@ func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, err
 	}
 	s.tree = root.tree
 	ahead.find(deviceAt(dir))
+	root.through.try(s.server, chain.CacheProbe())
 	return s, nil
 }
 
@@ -117,6 +119,7 @@ func Serve(device int, number string, chain *materialize.Chain, o Options) (*Ser
 	}
 	s.tree = root.tree
 	ahead.find(number)
+	root.through.try(s.server, chain.CacheProbe())
 	return s, nil
 }
 
@@ -133,10 +136,10 @@ func serve(conn *connection, root fusefs.InodeEmbedder, o Options) (*Server, err
 			MaxBackground:            maxBackground,
 			DisableReadDirPlus:       true, // it looks up what it lists, and so would wait for sizes
 			ExplicitDataCacheControl: true, // contents never change
-			EnableSymlinkCaching:     true,
-			Debug:                    o.Debug,
-			Logger:                   logger,
-			PanicHandler:             (&panics{log: o.Log}).handle,
+			// No EnableSymlinkCaching: a finished file may have gone since its link was read.
+			Debug:        o.Debug,
+			Logger:       logger,
+			PanicHandler: (&panics{log: o.Log}).handle,
 		},
 		EntryTimeout:    &long,
 		NegativeTimeout: &short,
@@ -149,12 +152,12 @@ func serve(conn *connection, root fusefs.InodeEmbedder, o Options) (*Server, err
 	// NewServer answers the kernel's INIT before it returns. That is enough to
 	// know: whoever asks the mount from the process that serves it cannot be
 	// killed while it waits, as the kernel waits for the answer with it.
-	server, err := fuse.NewServer(fusefs.NewNodeFS(root, opts), fmt.Sprintf("/dev/fd/%d", conn.fd), &opts.MountOptions)
+	server, err := fuse.NewServer(backed{fusefs.NewNodeFS(root, opts)}, fmt.Sprintf("/dev/fd/%d", conn.fd), &opts.MountOptions)
 	if err != nil {
 		_ = conn.detach()
 		return nil, err
 	}
-	s := &Server{conn: conn, served: make(chan struct{})}
+	s := &Server{conn: conn, server: server, served: make(chan struct{})}
 	go func() {
 		server.Serve()
 		conn.release()

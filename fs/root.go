@@ -29,6 +29,7 @@ type tree struct {
 	mounted time.Time
 	border  *border
 	ahead   *readAhead
+	through *passthrough
 }
 
 func newRoot(chain *materialize.Chain, o Options, ahead *readAhead) *folder {
@@ -43,6 +44,7 @@ func newRoot(chain *materialize.Chain, o Options, ahead *readAhead) *folder {
 		mounted: time.Now(),
 		border:  &border{log: o.Log, faults: chain.Errors, said: map[string]bool{}},
 		ahead:   ahead,
+		through: new(passthrough),
 	}
 	t.attr = t.attributes(view.Files())
 	return t.folder(place{t, ""})

@@ -27,7 +27,9 @@ type Stats struct {
 	Goroutines      int       `json:"goroutines"`
 	materialize.Stats
 	materialize.Progress
-	Waiting []Waiter `json:"waiting"`
+	Waiting     []Waiter               `json:"waiting"`
+	Tier        *materialize.TierStats `json:"tier"` // null without a cache folder
+	Passthrough PassthroughStats       `json:"passthrough"`
 }
 
 // Waiter is a process that waits for what it reads.
@@ -46,6 +48,7 @@ func (t *tree) stats() Stats {
 		Version: t.version, PID: os.Getpid(), Mounted: t.mounted, Time: time.Now(),
 		ResidentBytes: residentBytes(), OpenDescriptors: openDescriptors(), Goroutines: runtime.NumGoroutine(),
 		Stats: t.chain.Stats(), Progress: t.chain.Progress(), Waiting: waiters(t.chain),
+		Tier: t.chain.TierStats(), Passthrough: t.through.stats(),
 	}
 	s.Errors = len(t.border.all())
 	return s

@@ -35,7 +35,7 @@ def run5042(tmp_path: Path) -> Path:
 def test_every_block_of_the_readme_works(run5042, hipofs, env):
     env |= {"PATH": f"{hipofs.parent}:{os.environ['PATH']}"}
     said = ""
-    assert [kind for kind, _ in BLOCKS] == ["sh", "python", "python", "python", "sh", "sh", "sh", "sh"]
+    assert [kind for kind, _ in BLOCKS] == ["sh", "python", "python", "python", "sh", "sh", "sh", "python", "sh", "sh", "sh"]
     try:
         for kind, text in BLOCKS:
             argv = ["bash", "-euo", "pipefail", "-c", text] if kind == "sh" else [sys.executable, "-W", "error", "-c", text]
@@ -43,7 +43,7 @@ def test_every_block_of_the_readme_works(run5042, hipofs, env):
     finally:
         Mount(hipofs, run5042 / "mnt", env).discard()
     for line in ("px.npy", "4 particles in 3 events", "the particles of event 1 have px [3.5]", "[ 4.    0.75  0.   16.  ]",
-                 "[2, 1, 1] 4.5", "REC::Calorimeter"):
+                 "[2, 1, 1] 4.5", "the sum of px is 14.5", "REC::Calorimeter"):
         assert line in said, said
     assert not (run5042 / "mnt").exists()
 

@@ -49,6 +49,8 @@ type Options struct {
 	Index     IndexMode    // when to count
 	IndexDir  string       // folder of indexes; "": none is read or written, also not beside the files
 	Prefetch  []string     // patterns BANK or BANK/COLUMN of what to decode unasked, as far as Memory goes
+	CacheDir  string       // folder of finished columns; "": they are kept in memory alone
+	CacheSize int64        // bytes that folder may hold; 0: DefaultCacheSize
 	Log       *slog.Logger // nil: discard
 }
 
@@ -59,6 +61,7 @@ type Chain struct {
 	view    *View
 	banks   dictionary
 	m       *materializer
+	tier    *tier // nil: none
 	faults  *faults
 	log     *slog.Logger
 
@@ -147,8 +150,8 @@ type columnKey struct {
 // Open opens the named files in order. It checks headers, dictionaries and the
 // ends of all of them and, with Options.Skip, every record.
 //
-// Errors: a *DictionaryError, a *hipo.FormatError, an error of the operating
-// system about a file, or the context's.
+// Errors: a *DictionaryError, a *hipo.FormatError, a *CacheError, an error of the
+// operating system about a file, or the context's.
 func Open(ctx context.Context, names []string, o Options) (*Chain, error) {
 	if len(names) == 0 {
 		return nil, errors.New("no files")
@@ -198,6 +201,11 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 		}
 	}()
 	c.prefetches = len(o.Prefetch) > 0
+	if o.CacheDir != "" {
+		if c.tier, err = openTier(o.CacheDir, o.CacheSize, threads, c.log); err != nil {
+			return err
+		}
+	}
 	for again := true; again; {
 		heads, err := c.openFiles(ctx, names, o, threads)
 		if err != nil {
@@ -220,6 +228,7 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 	}
 	c.warn()
 	c.view = newView(c, c.sources, c.banks.visible)
+	c.view.part = "whole"
 	c.work.Go(func() { c.countWhen(o.Index, threads) })
 	if c.indexDir != "" {
 		c.work.Go(func() { removeStale(c.indexDir) })
@@ -418,6 +427,9 @@ func (c *Chain) Retire() {
 // Close stops background work and closes the files. A read of a source that hangs
 // it does not wait for.
 func (c *Chain) Close() error {
+	if c.tier != nil {
+		c.tier.settle()
+	}
 	c.cancel()
 	ended := make(chan struct{})
 	go func() {
@@ -430,7 +442,7 @@ func (c *Chain) Close() error {
 		c.log.Warn("a source hangs, and the read of it is left to itself")
 		go func() {
 			<-ended
-			c.descriptors.close()
+			c.closeFiles()
 		}()
 		return nil
 	}
@@ -440,8 +452,15 @@ func (c *Chain) Close() error {
 			s.update(asked)
 		}
 	}
-	c.descriptors.close()
+	c.closeFiles()
 	return nil
+}
+
+func (c *Chain) closeFiles() {
+	c.descriptors.close()
+	if c.tier != nil {
+		c.tier.close()
+	}
 }
 
 // hangsAfter is how long Close waits for background work, which ends at once

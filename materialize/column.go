@@ -36,6 +36,8 @@ type Column struct {
 	mu    sync.Mutex
 	next  int64 // row behind the last read, to tell a sequential reader
 	steps int   // reads that began where the one before had ended
+
+	disk onDisk
 }
 
 // frame is what the row count decides about a file.
@@ -299,24 +301,38 @@ func (c *Column) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 		return 0, nil
 	}
 	p = p[:min(int64(len(p)), f.size-off)]
+	c.lookAhead(c.rowsAt(f, off, len(p)))
+	if err := c.copyOut(ctx, f, p, off); err != nil {
+		return 0, err
+	}
+	c.view.chain.m.bytesServed.Add(int64(len(p)))
+	c.follow(f, off, len(p))
+	return len(p), nil
+}
+
+// rowsAt are the rows in n bytes of the file from off on: the first, and how many.
+func (c *Column) rowsAt(f *frame, off int64, n int) (row, rows int64) {
+	from, to := max(0, off-int64(len(f.header))), max(0, off+int64(n)-int64(len(f.header)))
+	row = from / c.width
+	return row, (to+c.width-1)/c.width - row
+}
+
+// copyOut fills p with the file's bytes from off on, all of which exist.
+func (c *Column) copyOut(ctx context.Context, f *frame, p []byte, off int64) error {
 	n := 0
 	if off < int64(len(f.header)) {
 		n = copy(p, f.header[off:])
 	}
-	if n < len(p) {
-		if err := c.readRows(ctx, p[n:], off+int64(n)-int64(len(f.header))); err != nil {
-			return 0, err
-		}
+	if n == len(p) {
+		return nil
 	}
-	c.view.chain.m.bytesServed.Add(int64(len(p)))
-	return len(p), nil
+	return c.readRows(ctx, p[n:], off+int64(n)-int64(len(f.header)))
 }
 
 // readRows fills p, which is not empty, from byte pos of the content on.
 func (c *Column) readRows(ctx context.Context, p []byte, pos int64) error {
 	row, skip := pos/c.width, pos%c.width
 	rows := (skip + int64(len(p)) + c.width - 1) / c.width
-	c.lookAhead(row, rows)
 	if skip == 0 && rows*c.width == int64(len(p)) {
 		return c.fill(ctx, p, row)
 	}
@@ -576,7 +592,7 @@ const sequentialSteps = 4
 // decode what comes next.
 func (c *Column) lookAhead(row, n int64) {
 	k, ok := c.needs()
-	if !ok {
+	if !ok || n == 0 {
 		return
 	}
 	c.mu.Lock()

@@ -25,6 +25,10 @@ type View struct {
 	mu    sync.Mutex
 	files []*View // made when asked for
 	nodes []*Bank // nil until the pass is through
+
+	part    string // which entries of its sources it shows; "": its columns are not kept on disk
+	setName string // in the tier; "": not made yet
+	about   []byte
 }
 
 // RecordInfo is one record, as records.json shows it.
@@ -88,6 +92,7 @@ func (v *View) File(i int) *View {
 	if v.files[i] == nil {
 		s := v.sources[i]
 		v.files[i] = newView(v.chain, []*source{s}, s.plan.banks)
+		v.files[i].part = fmt.Sprintf("one file, entries from %d", s.first)
 	}
 	return v.files[i]
 }

@@ -114,6 +114,7 @@ func status(err error) int {
 	var own *statusError
 	var dictionary *materialize.DictionaryError
 	var save *materialize.SaveError
+	var cache *materialize.CacheError
 	var format *hipo.FormatError
 	var noFUSE *fs.NoFUSEError
 	var mountpoint *fs.MountPointError
@@ -122,7 +123,7 @@ func status(err error) int {
 		return own.status
 	case errors.As(err, &dictionary):
 		return statusDictionary
-	case errors.As(err, &save):
+	case errors.As(err, &save), errors.As(err, &cache):
 		return statusFolder
 	case errors.As(err, &format):
 		return statusSource
@@ -240,8 +241,8 @@ SOURCE is a file, a folder (its *.hipo), a quoted pattern or @list.txt; one
 named like a command is written ./run.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 a source is unreadable or
-damaged, 4 dictionaries in conflict, 5 an index folder is unusable, 6 no FUSE
-here, 7 the mount point is bad, busy or not empty, 130 interrupted.
+damaged, 4 dictionaries in conflict, 5 a cache or index folder is unusable,
+6 no FUSE here, 7 the mount point is bad, busy or not empty, 130 interrupted.
 
     $ hipofs run5042.*.hipo /mnt/run
     >>> numpy.load("/mnt/run/REC::Particle/px.npy", mmap_mode="r")

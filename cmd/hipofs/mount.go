@@ -39,6 +39,9 @@ Options:
     --no-index           neither read nor write an index
     --prefetch NAMES     decode these columns in the background, as far as the
                          memory goes: 'REC::Particle/p*,REC::Calorimeter'
+    --cache-dir DIR      keep columns that were read as files in DIR, for the
+                         next mount and for all processes
+    --cache-size SIZE    let DIR grow up to SIZE (20G); the least used go
     --names colons|dot   folders are called REC::Particle or REC.Particle
     --on-error fail|skip leave out unreadable files and damaged records: skip
     --max-record SIZE    refuse records that inflate to more (1G)
@@ -52,8 +55,8 @@ Options:
 Each long option is also read from the environment, as HIPOFS_MEMORY.
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 a source is unreadable or
-damaged, 4 dictionaries in conflict, 5 an index folder is unusable, 6 no FUSE
-here, 7 the mount point is bad, busy or not empty, 130 interrupted.
+damaged, 4 dictionaries in conflict, 5 a cache or index folder is unusable,
+6 no FUSE here, 7 the mount point is bad, busy or not empty, 130 interrupted.
 
     $ hipofs --memory 2G 'run5042.*.hipo' /mnt/run
     >>> numpy.load("/mnt/run/REC::Particle/px.npy", mmap_mode="r")
@@ -101,6 +104,8 @@ func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
 func (m *mount) addFlags(flags *pflag.FlagSet) {
 	addChainFlags(flags, &m.chain)
 	flags.Func("prefetch", "", patterns(&m.chain.Prefetch, materialize.CheckPrefetch))
+	addCacheDir(flags, &m.chain.CacheDir)
+	flags.Func("cache-size", "", size(&m.chain.CacheSize))
 	flags.BoolVarP(&m.quiet, "quiet", "q", false, "")
 	flags.StringVar(&m.logFile, "log-file", "", "")
 	flags.Func("log-level", "", level(&m.logLevel))
@@ -161,6 +166,11 @@ func (m *mount) arguments(args []string) (sources []string, mountpoint string, e
 	for _, note := range notes {
 		m.note(note)
 	}
+	if m.chain.CacheDir != "" {
+		if err := checkCacheDir(m.chain.CacheDir, last); err != nil {
+			return nil, "", err
+		}
+	}
 	needed := files
 	if m.chain.IndexDir != "" {
 		needed = append(slices.Clone(files), m.chain.IndexDir)
@@ -219,6 +229,7 @@ const defaultGrace = 20 * time.Second
 func (m *mount) serve(sources []string, mountpoint string, ready func(context.Context) error) error {
 	// A log whose reader has gone must not end the mount.
 	signal.Ignore(syscall.SIGPIPE)
+	signal.Ignore(syscall.SIGXFSZ) // nor a limit on the size of files (ulimit -f)
 	signals := make(chan os.Signal, 2)
 	notifyEnd(signals)
 	ctx, interrupt := context.WithCancel(context.Background())
@@ -337,12 +348,13 @@ func openChain(ctx context.Context, sources []string, o materialize.Options) (*m
 	case r = <-opened:
 	}
 	var dictionary *materialize.DictionaryError
+	var cache *materialize.CacheError
 	switch {
 	case r.err == nil:
 		return r.chain, nil
 	case ctx.Err() != nil:
 		return nil, interrupted()
-	case errors.As(r.err, &dictionary):
+	case errors.As(r.err, &dictionary), errors.As(r.err, &cache):
 		return nil, r.err
 	}
 	return nil, failure(statusSource, "%s", errorLine(r.err))

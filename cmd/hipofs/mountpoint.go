@@ -12,6 +12,8 @@ import (
 
 	"github.com/moby/sys/mountinfo"
 	"golang.org/x/sys/unix"
+
+	"github.com/hipofs/hipofs/materialize"
 )
 
 // ourType is the type of our mounts in /proc/self/mountinfo.
@@ -227,6 +229,23 @@ func hides(dir, name string) bool {
 		target = abs
 	}
 	return within(dir, abs) || within(dir, target)
+}
+
+// checkCacheDir makes the cache folder of a mount, which must not lie below it.
+func checkCacheDir(dir, mountpoint string) error {
+	if path, err := truePath(mountpoint); err == nil {
+		there := dir
+		for there != "/" {
+			if _, err := os.Lstat(there); err == nil {
+				break
+			}
+			there = filepath.Dir(there)
+		}
+		if hides(path, dir) || hides(path, there) {
+			return failure(statusMountpoint, "mounting on %s would hide the cache folder %s; choose another directory for one of them", mountpoint, dir)
+		}
+	}
+	return materialize.CheckCacheDir(dir)
 }
 
 // within says whether path is dir or lies below it; both are absolute.

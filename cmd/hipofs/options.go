@@ -88,6 +88,14 @@ func addIndexDir(flags *pflag.FlagSet, dir *string) {
 	})
 }
 
+// addCacheDir adds --cache-dir. Without it there is none.
+func addCacheDir(flags *pflag.FlagSet, dir *string) {
+	flags.Func("cache-dir", "", func(s string) (err error) {
+		*dir, err = filepath.Abs(s)
+		return err
+	})
+}
+
 // threads reads a number of threads.
 func threads(n *int) func(string) error {
 	return func(s string) error {

@@ -32,6 +32,8 @@ Options, as of "hipofs mount":
     --index-dir DIR      keep indexes in DIR (your cache folder otherwise)
     --no-index           neither read nor write an index
     --prefetch NAMES     decode these columns in the background
+    --cache-dir DIR      keep columns that were read as files in DIR
+    --cache-size SIZE    let DIR grow up to SIZE (20G)
     --names colons|dot   folders are called REC::Particle or REC.Particle
     --on-error fail|skip leave out unreadable files and damaged records: skip
     --max-record SIZE    refuse records that inflate to more (1G)
@@ -41,7 +43,8 @@ Options, as of "hipofs mount":
 
 Exit status: that of the command, 128+N if signal N ended it, 126 if it cannot
 be run, 127 if there is none; before it runs those of "hipofs mount": 2 wrong
-usage, 3 a source is unreadable, 4 dictionaries in conflict, 6 no FUSE here.
+usage, 3 a source is unreadable, 4 dictionaries in conflict, 5 a cache or index
+folder is unusable, 6 no FUSE here.
 
     $ hipofs run 'run5042.*.hipo' -- python analysis.py
     $ hipofs run run5042.hipo -- sh -c 'ls "$HIPOFS_MNT/REC::Particle"'
