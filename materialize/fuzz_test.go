@@ -96,13 +96,17 @@ func FuzzIndexFile(f *testing.F) {
 			t.Fatal(err)
 		}
 		defer c.Close()
-		for _, b := range c.View().Banks() {
-			// What is in a column shows whether the offsets are those of the file.
-			for _, col := range append(append([]*Column{}, b.Columns...), b.Offsets) {
-				key := b.Name + "/" + col.Name
-				got, err := serve(col)
-				if want, ok := clean[key]; err == nil && (!ok || !bytes.Equal(got, want)) {
-					t.Errorf("%s: %x, want %x", key, got, want)
+		for round := range 2 {
+			for _, b := range c.View().Banks() {
+				for _, col := range append(append([]*Column{}, b.Columns...), b.Offsets) {
+					key := b.Name + "/" + col.Name
+					got, err := serve(col)
+					want, ok := clean[key]
+					// That there are no rows may be believed until a record is decoded.
+					empty := round == 0 && len(bytes.Trim(got, "\x00")) == 0
+					if err == nil && !empty && (!ok || !bytes.Equal(got, want)) {
+						t.Errorf("%s: %x, want %x", key, got, want)
+					}
 				}
 			}
 		}

@@ -204,6 +204,52 @@ func TestMountsShareAnIndexThatOneOfThemUpdates(t *testing.T) {
 	}
 }
 
+// What an index says of a structure that no dictionary declares is what the
+// records say, or none of it is served: neither under another type of the same
+// size nor with other columns.
+func TestNodeIsNotReadByTheFormatOfAnIndexThatLies(t *testing.T) {
+	name := build(t, "a.hipo", hipotest.File{Records: []hipotest.Record{
+		{Tag: 1, Events: []hipotest.Event{event(hipotest.Composite(7, 5, "bi", hipotest.Pack(int8(1), int32(2))), hipotest.Node(8, 3, []int32{1, -1}))}},
+	}})
+	dir := t.TempDir()
+	for _, tt := range []struct {
+		format string
+		prim   uint8
+	}{{"bf", 3}, {"b4b", 3}, {"5b", 3}, {"bi", 4}} {
+		indexed(t, dir, name)
+		changedIndex(t, dir, name, func(head *indexHead, _ *[]byte) {
+			for i := range head.tables {
+				if x := &head.tables[i]; x.format != "" {
+					x.format = tt.format
+				} else {
+					x.prim = tt.prim
+				}
+			}
+		})
+		c := open(t, Options{IndexDir: dir}, name)
+		nodes, err := c.View().Nodes(context.Background())
+		if err != nil || c.sources[0].index.Load() == nil {
+			t.Fatalf("%+v: the index is not used: %v", tt, err)
+		}
+		right := map[string]string{"f0B": "\x01", "f1I": "\x02\x00\x00\x00", "valueI": "\x01\x00\x00\x00\xff\xff\xff\xff"}
+		refused := 0
+		for _, b := range nodes {
+			for _, col := range b.Columns {
+				got, err := serve(col)
+				if errors.Is(err, ErrChanged) {
+					refused++
+				} else if err != nil || string(got) != right[col.Name+col.Type] {
+					t.Errorf("%+v: %s of type %s is %q, %v", tt, col.Name, col.Type, got, err)
+				}
+			}
+		}
+		if refused == 0 {
+			t.Errorf("%+v: nobody noticed", tt)
+		}
+		c.Close()
+	}
+}
+
 // Whether two names of an id are in conflict depends on the banks that are shown.
 func TestConflictIsOfAMountAndNotOfTheFile(t *testing.T) {
 	name := build(t, "a.hipo", hipotest.File{

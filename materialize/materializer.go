@@ -387,7 +387,12 @@ func (m *materializer) flyAside(_ context.Context, s *source, k chunkKey, f *fli
 
 // gather decodes the run into a flight's chunks.
 func (m *materializer) gather(d *decoder, s *source, k chunkKey, f *flight) error {
-	out, err := d.decode(s, int(k.run), func(id bankID, _ *hipo.Schema) []bool { return f.want[id] }, m.note)
+	out, err := d.decode(s, int(k.run), func(id bankID, layout *hipo.Schema) []bool {
+		if t := s.tables[id]; t == nil || !t.layout.SameLayout(layout) {
+			return nil // checkPart says so
+		}
+		return f.want[id]
+	}, m.note)
 	if err != nil {
 		m.chain.faults.add(err)
 		return err
@@ -447,6 +452,14 @@ func (s *source) checkPart(r int, p *part) error {
 			s.file.Name, s.chain.bankName(p.bank), p.rows, s.runs[r].first, s.runs[r].first+s.runs[r].records-1, ErrChanged)
 		if idx := s.index.Load(); idx != nil {
 			return s.contradict(idx, "it counts other rows", err)
+		}
+		return err
+	}
+	if t.err == nil && !t.layout.SameLayout(p.layout) {
+		err := fmt.Errorf("%s: %s has other columns in records %d to %d than were counted: %w",
+			s.file.Name, s.chain.bankName(p.bank), s.runs[r].first, s.runs[r].first+s.runs[r].records-1, ErrChanged)
+		if idx := s.index.Load(); idx != nil {
+			return s.contradict(idx, "it gives a structure other columns", err)
 		}
 		return err
 	}
