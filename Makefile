@@ -5,9 +5,8 @@ EVENTS   ?= 400000
 RUNS     ?= 5
 FUZZTIME ?= 30s
 DURATION ?= 1200
-COUNT    ?= 1000
 
-.PHONY: help demo test bench soak kills build lint fuzz clean
+.PHONY: help demo test bench soak kills mutants build lint fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -34,7 +33,12 @@ soak: ## 64 processes read a 1 GB chain in 64 MB for 20 minutes, kept in docs/re
 kills: ## SIGKILL at 1,000 random instants, and what the next start finds, kept in docs/reliability.md; COUNT=1000
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
-	@scripts/guard.sh .venv/bin/python integration/kills.py --count $(COUNT)
+	@scripts/guard.sh .venv/bin/python integration/kills.py --count $(or $(COUNT),1000)
+
+mutants: ## every mutant of small files and indexes, and 2,000 mounted beside a good file, kept in docs/reliability.md; COUNT=2000
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@scripts/guard.sh .venv/bin/python integration/mutants.py --count $(or $(COUNT),2000)
 
 build: ## the command, build/hipofs
 	CGO_ENABLED=0 go build -o build/hipofs ./cmd/hipofs
