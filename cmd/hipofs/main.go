@@ -80,6 +80,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newUmount(),
 		newLs(stderr),
 		newIndex(stderr),
+		newCache(stderr),
 		newStats(),
 		newDoctor(),
 		newVersion(),
@@ -233,6 +234,7 @@ Commands ("hipofs help COMMAND" explains one):
     index         build the index of each file, so that mounts open at once
     stats         tell what a mount is doing
     doctor        look whether this machine can mount
+    cache         list, compare and remove what mounts keep on disk
     version       print the version
     completion    print a completion script for a shell
     help          print this text

@@ -35,7 +35,7 @@ func TestHelpFitsAScreenOf80Columns(t *testing.T) {
 
 func TestHelpNamesEveryOption(t *testing.T) {
 	var b bytes.Buffer
-	mount, within, list, index, doctor, umount := newMount("mount", nil, &b), newRun(&b), newLs(&b), newIndex(&b), newDoctor(), newUmount()
+	mount, within, list, index, doctor, umount, cache := newMount("mount", nil, &b), newRun(&b), newLs(&b), newIndex(&b), newDoctor(), newUmount(), newCache(&b)
 	for _, tt := range []struct {
 		help  string
 		flags *pflag.FlagSet
@@ -46,6 +46,7 @@ func TestHelpNamesEveryOption(t *testing.T) {
 		{index.Long, index.Flags()},
 		{doctor.Long, doctor.Flags()},
 		{umount.Long, umount.Flags()},
+		{cache.Long, cache.Flags()},
 	} {
 		tt.flags.VisitAll(func(f *pflag.Flag) {
 			if !strings.Contains(tt.help, dashed(f)+" ") {
