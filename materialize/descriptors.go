@@ -177,7 +177,7 @@ func (h *handle) acquire() (*descriptor, error) {
 		}
 		return nil, h.fault(err)
 	}
-	if err := h.same(file.Stat()); err != nil {
+	if err := h.same(file.Stat); err != nil {
 		file.Close()
 		return nil, err
 	}
@@ -232,28 +232,36 @@ func (h *handle) drop(fd *descriptor) {
 }
 
 // same compares what stat gives of a file with what the chain was opened on.
-func (h *handle) same(st iofs.FileInfo, err error) error {
-	if err != nil {
-		return h.fault(err)
+func (h *handle) same(stat func() (iofs.FileInfo, error)) error {
+	for try := 0; ; try++ {
+		st, err := stat()
+		if err != nil {
+			return h.fault(err)
+		}
+		id := identityOf(st)
+		if id == h.id {
+			return nil
+		}
+		// That the last name of an open file goes changes ctime, once.
+		ctime := id.ctime
+		id.ctime = h.id.ctime
+		unnamed := id == h.id && links(st) == 0
+		if unnamed && (h.nameless.CompareAndSwap(0, ctime) || h.nameless.Load() == ctime) {
+			return nil
+		}
+		// The kernel may be about to take the name away, and have set ctime first.
+		if id != h.id || unnamed || !h.all.pause(try) {
+			h.changed.Store(true)
+			return h.fault(ErrChanged)
+		}
 	}
-	id := identityOf(st)
-	if id == h.id || h.onlyUnlinked(st, id) {
-		return nil
-	}
-	h.changed.Store(true)
-	return h.fault(ErrChanged)
 }
 
-// onlyUnlinked reports whether nothing has happened to an open file but that its
-// last name went, which counts as a change of the file once.
-func (h *handle) onlyUnlinked(st iofs.FileInfo, id identity) bool {
-	sys, ok := st.Sys().(*syscall.Stat_t)
-	if !ok || sys.Nlink > 0 {
-		return false
+func links(st iofs.FileInfo) uint64 {
+	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
+		return uint64(sys.Nlink)
 	}
-	ctime := id.ctime
-	id.ctime = h.id.ctime
-	return id == h.id && (h.nameless.CompareAndSwap(0, ctime) || h.nameless.Load() == ctime)
+	return 1
 }
 
 // look says whether the file can still be read as it was, as far as that shows
@@ -269,9 +277,9 @@ func (h *handle) look() error {
 	defer h.looking.Unlock()
 	if fd := h.use(nil); fd != nil {
 		defer h.release(fd)
-		return h.same(fd.file.Stat())
+		return h.same(fd.file.Stat)
 	}
-	return h.same(os.Stat(h.name))
+	return h.same(func() (iofs.FileInfo, error) { return os.Stat(h.name) })
 }
 
 // ReadAt reads, and then looks whether the file is still the one: what a change
@@ -316,7 +324,7 @@ func (h *handle) readOnce(p []byte, off int64) (int, error) {
 		}
 		return 0, h.fault(err)
 	}
-	if changed := h.same(fd.file.Stat()); changed != nil {
+	if changed := h.same(fd.file.Stat); changed != nil {
 		return 0, changed
 	}
 	if n < len(p) && off+int64(len(p)) <= h.id.size {

@@ -114,16 +114,18 @@ func (s *sampler) read(ctx context.Context) (right bool, err error) {
 	return n == len(p) && string(p) == string(content[off:off+n]), err
 }
 
-// HIPOFS_FAULTS is how many reads are tried with each kind of fault.
-func faultCount(t *testing.T, otherwise int) int {
+// countOf is how often a test tries something: as often as the variable says, or
+// as there is time for in every run of the tests.
+func countOf(t *testing.T, variable string, otherwise int) int {
 	t.Helper()
-	n, err := strconv.Atoi(cmp.Or(os.Getenv("HIPOFS_FAULTS"), strconv.Itoa(otherwise)))
+	n, err := strconv.Atoi(cmp.Or(os.Getenv(variable), strconv.Itoa(otherwise)))
 	if err != nil {
-		t.Fatal("HIPOFS_FAULTS: ", err)
+		t.Fatal(variable, ": ", err)
 	}
 	return n
 }
 
+// HIPOFS_FAULTS is how many reads are tried with each kind of fault.
 func TestReadsThatFailForAMomentAreTriedAgain(t *testing.T) {
 	name, want := large(t, 10)
 	source, err := os.Open(name)
@@ -131,7 +133,7 @@ func TestReadsThatFailForAMomentAreTriedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer source.Close()
-	reads := faultCount(t, 100)
+	reads := countOf(t, "HIPOFS_FAULTS", 100)
 	for _, kind := range faultKinds {
 		t.Run(kind.name, func(t *testing.T) {
 			c, f := openFailing(t, Options{Index: IndexLazy, Memory: 32 << 10}, name)
