@@ -2,7 +2,6 @@ package hipo_test
 
 import (
 	"bytes"
-	"compress/gzip"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -69,8 +68,8 @@ func TestHostileNumbersDoNotAllocate(t *testing.T) {
 		{"900 MB, gzip", header(3, RecordData, n), false},
 		{"900 MB, zstd", header(4, RecordData, n), false},
 		{"900 MB of user header", header(1, RecordUserLength, n), false},
-		{"gzip gives 64 MB, 80 declared", body(3, 80, gzipBomb(64<<20)), false},
-		{"zstd gives 64 MB, 80 declared", body(4, 80, zstdBomb(64<<20)), false},
+		{"gzip gives 64 MB, 80 declared", body(3, 80, GzipZeros(64<<20)), false},
+		{"zstd gives 64 MB, 80 declared", body(4, 80, ZstdZeros(64<<20)), false},
 		{"zstd wants a window of 2 GB", body(4, 80, zstdWindow(21<<3)), false},
 		{"zstd wants a window of 512 MB", body(4, 80, zstdWindow(19<<3)), false},
 		{"by bank: 2^32-1 banks", one(9, func(r *Record) { r.Section = put(4, 0xFFFFFFFF) }), false},
@@ -118,32 +117,6 @@ func puts(pairs ...uint32) func([]byte) []byte {
 		}
 		return b
 	}
-}
-
-// gzipBomb is n zeros, a thousandth of their size.
-func gzipBomb(n int) []byte {
-	var b bytes.Buffer
-	w, _ := gzip.NewWriterLevel(&b, gzip.BestSpeed)
-	for zeros := make([]byte, 1<<20); n > 0; n -= len(zeros) {
-		_, _ = w.Write(zeros)
-	}
-	_ = w.Close()
-	return b.Bytes()
-}
-
-// zstdBomb is n zeros as blocks of one repeated byte: 4 bytes stand for 128 kB.
-func zstdBomb(n int) []byte {
-	const block = 128 << 10
-	b := []byte{0x28, 0xB5, 0x2F, 0xFD, 0x00, 0x58} // window of 2 MB, no content size
-	for at := 0; at < n; at += block {
-		last := uint32(0)
-		if at+block >= n {
-			last = 1
-		}
-		h := block<<3 | 1<<1 | last
-		b = append(b, byte(h), byte(h>>8), byte(h>>16), 0)
-	}
-	return b
 }
 
 // zstdWindow is one raw block of 4 bytes in a frame with that window descriptor.

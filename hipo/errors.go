@@ -3,6 +3,7 @@ package hipo
 import (
 	"errors"
 	"fmt"
+	"syscall"
 )
 
 // FormatError says that the bytes of a file break a rule of the format, and
@@ -12,6 +13,16 @@ type FormatError struct {
 	Record int    // from 0; -1: not in a record
 	Off    int64  // byte in the file; -1: unknown
 	Msg    string // what was found, and what was expected
+
+	TooLarge bool // it is over Options.MaxRecord, and may be as it should be
+}
+
+// Unwrap makes an error about what is too large an EFBIG.
+func (e *FormatError) Unwrap() error {
+	if e.TooLarge {
+		return syscall.EFBIG
+	}
+	return nil
 }
 
 func (e *FormatError) Error() string {

@@ -198,6 +198,13 @@ func (rec *Record) errorf(format string, args ...any) *FormatError {
 	return &FormatError{File: rec.f.Name, Record: rec.number, Off: rec.Header.Off, Msg: fmt.Sprintf(format, args...)}
 }
 
+// tooLarge is errorf for what is over the limit.
+func (rec *Record) tooLarge(format string, args ...any) *FormatError {
+	fe := rec.errorf(format, args...)
+	fe.TooLarge = true
+	return fe
+}
+
 // walk notes where the structures of the next events lie, by bank. The first
 // structure of a (group, item) in an event counts; later copies do not.
 //

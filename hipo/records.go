@@ -87,7 +87,9 @@ func (f *File) parseRecordHeader(b []byte, off int64) (RecordHeader, error) {
 	case int64(index) != 4*int64(h.Events):
 		return bad("an index of %d bytes for %d events", index, h.Events)
 	case h.eventsAt()+h.DataLength > f.limit:
-		return bad("an inflated length of %d bytes, the limit is %d", h.eventsAt()+h.DataLength, f.limit)
+		fe := f.errorf(off, "record header: an inflated length of %d bytes, the limit is %d", h.eventsAt()+h.DataLength, f.limit)
+		fe.TooLarge = true
+		return RecordHeader{}, fe
 	case h.Tag != 0 && body != h.Length-headerLen:
 		return bad("a compressed length of %d bytes, the body has %d", body, h.Length-headerLen)
 	}

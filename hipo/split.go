@@ -149,7 +149,7 @@ func (rec *Record) parseDirectory(by layout, ver uint8, nb, ne int, base, begin,
 		structures += int64(bits.OnesCount8(b))
 	}
 	if structures*spanSize > rec.f.limit {
-		return rec.errorf("directory: %d structures, more than a limit of %d bytes allows", structures, rec.f.limit)
+		return rec.tooLarge("directory: %d structures, more than a limit of %d bytes allows", structures, rec.f.limit)
 	}
 	var streamSizes []byte
 	if by == layoutColumn {
@@ -194,7 +194,7 @@ func (rec *Record) parseDirectory(by layout, ver uint8, nb, ne int, base, begin,
 			return rec.errorf("stream %d ends at %d, the section has %d bytes", i, at, end)
 		}
 		if int64(st.inflated) > rec.f.limit {
-			return rec.errorf("stream %d inflates to %d bytes, the limit is %d", i, st.inflated, rec.f.limit)
+			return rec.tooLarge("stream %d inflates to %d bytes, the limit is %d", i, st.inflated, rec.f.limit)
 		}
 		sum += int64(st.inflated)
 	}

@@ -137,11 +137,15 @@ func (c *Column) needs() (columnKey, bool) {
 // Open makes sure that every record the column needs decodes. After it, ReadAt
 // fails only if a source has changed or cannot be read any more.
 func (c *Column) Open(ctx context.Context) error {
-	if _, err := c.measure(ctx); err != nil {
+	f, err := c.measure(ctx)
+	if err != nil {
 		return err
 	}
 	if err := c.knownFault(); err != nil {
 		return err
+	}
+	if f.rows == 0 { // as in most banks of most dictionaries: nothing is read, or worth planning for
+		return nil
 	}
 	if err := c.look(ctx); err != nil {
 		return err

@@ -1,0 +1,5 @@
+//go:build race
+
+package materialize
+
+const raceDetector = true // it takes memory of its own, many times what it watches
