@@ -1,9 +1,10 @@
-"""A small HIPO writer for the tests: uncompressed records, text schemas, a trailer (format.md, sections 15.1 and 16).
+"""A small HIPO writer for the tests: uncompressed records, a trailer (format.md, sections 15.1 and 16).
 
 It shares nothing with hipofs, so that what hipofs reads was not written by itself.
 """
 from __future__ import annotations
 
+import json
 import struct
 from pathlib import Path
 
@@ -28,9 +29,15 @@ def record(events: list[bytes], number: int = 1, word1: int = 0) -> bytes:
                        6 | pad << 24 | 4 << 28, 0, MAGIC, len(data), len(body) // 4, word1, 0) + body
 
 
-def write(path: Path, schemas: list[str], batches: list[list[bytes]]) -> None:
-    """A file with a dictionary of text schemas, and a record of events for each batch."""
-    dictionary = record([event(structure(120, 2, 6, s.encode("utf-8", "surrogateescape"))) for s in schemas], 0)
+def json_schema(name: str, group: int, item: int, columns: list[str]) -> dict:
+    """A schema for write() that carries what a text cannot: any name that is UTF-8. Columns are of type I."""
+    return {"name": name, "group": group, "item": item, "entries": [{"name": c, "type": "I"} for c in columns]}
+
+
+def write(path: Path, schemas: list[str | dict], batches: list[list[bytes]]) -> None:
+    """A file with a dictionary of schemas, as texts or JSON, and a record of events for each batch."""
+    dictionary = record([event(structure(120, 1, 6, json.dumps(s).encode()) if isinstance(s, dict) else
+                               structure(120, 2, 6, s.encode("utf-8", "surrogateescape"))) for s in schemas], 0)
     data = [record(b, i + 1) for i, b in enumerate(batches)]
     at = [56 + len(dictionary)]
     for r in data:

@@ -11,6 +11,9 @@ make --no-print-directory lint
 step "Go tests" # -count=1: a cached result proves nothing about this machine's kernel
 go test -count=1 ./...
 
+step "names: 100,000 made up, twice each" # the hundred of the step above would miss rare pairs
+go test -count=1 -run 'TestEncodingCanBeUndoneAndFits' ./fs -rapid.checks=100000
+
 step "Go tests under the race detector"
 go test -count=1 -race ./materialize/... ./fs/...
 

@@ -304,7 +304,25 @@ func (m *mount) open(ctx context.Context, sources []string, nodes string) (chain
 			m.note("no bank of these files has a schema; what they hold is in " + nodes)
 		}
 	}
+	if m.fs.DotNames { // made for where case may not count
+		if a, b, ok := caseTwins(chain.View().Banks()); ok {
+			m.note(fmt.Sprintf("%s and %s differ in case only; where case does not count (Samba, Windows, macOS), one of them cannot be seen", a, b))
+		}
+	}
 	return chain, func() { chain.Close(); _ = closeLog() }, nil
+}
+
+// caseTwins are two banks whose names are one where case does not count.
+func caseTwins(banks []*materialize.Bank) (a, b string, ok bool) {
+	folded := map[string]string{}
+	for _, bank := range banks {
+		lower := strings.ToLower(bank.Name)
+		if first, ok := folded[lower]; ok {
+			return first, bank.Name, true
+		}
+		folded[lower] = bank.Name
+	}
+	return "", "", false
 }
 
 // mountAlone mounts where no other hipofs has mounted meanwhile.
