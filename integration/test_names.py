@@ -1,4 +1,4 @@
-"""500 names as a file may have them, and what the mount makes of them.
+"""More than 500 names as a file may have them, and what the mount makes of them.
 
 The encoding is written here a second time, from its description, so that it is not the code that says what is right.
 """
