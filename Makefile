@@ -43,10 +43,11 @@ mutants: ## every mutant of small files and indexes, and 2,000 mounted beside a 
 build: ## the command, build/hipofs
 	CGO_ENABLED=0 go build -o build/hipofs ./cmd/hipofs
 
-lint: ## gofmt, go vet, and the linters with the rule of the layers
+lint: ## gofmt, go vet, the linters with the rule of the layers, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { echo "not in gofmt's form:"; gofmt -l .; exit 1; }
 	go vet ./...
 	go run $(GOLANGCI) run ./...
+	@scripts/vulncheck.sh
 
 fuzz: ## each fuzz target in turn, kept in docs/reliability.md; FUZZTIME=30s
 	@scripts/fuzz.py $(FUZZTIME)
