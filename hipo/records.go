@@ -28,6 +28,9 @@ func (h *RecordHeader) Split() bool { return tags[h.Tag].layout != layoutWhole }
 // ByColumn reports whether it also stores the columns of its banks apart.
 func (h *RecordHeader) ByColumn() bool { return tags[h.Tag].layout == layoutColumn }
 
+// BigEndian reports whether header and index array are big-endian.
+func (h *RecordHeader) BigEndian() bool { return h.big }
+
 // Codec names the record's compression and layout: "lz4", "zstd by bank", …
 func (h *RecordHeader) Codec() string {
 	t := tags[h.Tag]
