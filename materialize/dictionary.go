@@ -30,6 +30,8 @@ type dictionary struct {
 	byName  map[string]bankID
 	plans   map[string]*plan // by the text of a file's dictionary
 
+	patterns []string // of the banks that are visible; nil: all are
+
 	mu     sync.Mutex
 	nodes  map[uint32]bankID // group | item << 16
 	nodeOf []uint32          // by bankID - len(schemas)
@@ -68,6 +70,7 @@ func (d *dictionary) unite(sources []*source, patterns []string) error {
 	d.byName = map[string]bankID{}
 	d.plans = map[string]*plan{}
 	d.nodes = map[uint32]bankID{}
+	d.patterns = patterns
 	byName := map[string]origin{}
 	byID := map[uint32]origin{}
 	seen := map[*hipo.Dictionary]*plan{}

@@ -80,6 +80,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newUmount(),
 		newLs(stderr),
 		newIndex(stderr),
+		newSkim(stderr),
+		newPack(stderr),
 		newCache(stderr),
 		newStats(),
 		newDoctor(),
@@ -232,6 +234,8 @@ Commands ("hipofs help COMMAND" explains one):
     umount        unmount
     ls            list banks, columns, rows
     index         build the index of each file, so that mounts open at once
+    skim          write entries and banks to a new HIPO file
+    pack          make a HIPO file of a folder of .npy files
     stats         tell what a mount is doing
     doctor        look whether this machine can mount
     cache         list, compare and remove what mounts keep on disk
