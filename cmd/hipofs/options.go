@@ -223,7 +223,8 @@ func splitMountOptions(list string) []string {
 }
 
 // setFromEnvironment gives options that the command line leaves alone their
-// value from HIPOFS_MEMORY, HIPOFS_ON_ERROR, …
+// value from HIPOFS_MEMORY, HIPOFS_ON_ERROR, …, or else from the user's file of
+// settings.
 func setFromEnvironment(flags *pflag.FlagSet) error {
 	if privileged() {
 		return nil
@@ -242,7 +243,10 @@ func setFromEnvironment(flags *pflag.FlagSet) error {
 			err = failure(statusUsage, "%s=%s: %v", variable, value, e)
 		}
 	})
-	return err
+	if err != nil {
+		return err
+	}
+	return setFromConfig(flags)
 }
 
 // privileged says whether this program gives its caller rights that the caller
