@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 
@@ -527,13 +528,16 @@ func TestWaitingEndsWithASignal(t *testing.T) {
 	}
 }
 
-// gated is a source that hangs while it is locked.
+// gated is a source that hangs while it is locked, and fails when it is told to.
 type gated struct {
 	fusefs.Inode
 	data    []byte
 	mu      sync.RWMutex
 	waiting chan struct{}
+	fails   atomic.Int32 // errno of reads; endsEarly: they give nothing; 0: they are as they should be
 }
+
+const endsEarly = -1
 
 var _ = (fusefs.NodeGetattrer)((*gated)(nil))
 var _ = (fusefs.NodeOpener)((*gated)(nil))
@@ -554,6 +558,12 @@ func (g *gated) Read(_ context.Context, _ fusefs.FileHandle, dest []byte, off in
 		g.mu.RLock()
 	}
 	defer g.mu.RUnlock()
+	switch errno := g.fails.Load(); {
+	case errno == endsEarly:
+		return fuse.ReadResultData(nil), 0
+	case errno != 0:
+		return nil, syscall.Errno(errno)
+	}
 	r := io.NewSectionReader(bytes.NewReader(g.data), off, int64(len(dest)))
 	n, _ := io.ReadFull(r, dest)
 	return fuse.ReadResultData(dest[:n]), 0
