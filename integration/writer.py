@@ -1,4 +1,4 @@
-"""A small HIPO writer for the tests: uncompressed records, a trailer (format.md, sections 15.1 and 16).
+"""A small HIPO writer for the tests: uncompressed or LZ4 records, a trailer (format.md, sections 15.1 and 16).
 
 It shares nothing with hipofs, so that what hipofs reads was not written by itself.
 """
@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 import struct
 from pathlib import Path
+
+from lz4 import block
 
 MAGIC = 0xC0DA0100
 
@@ -20,13 +22,16 @@ def event(*structures: bytes, tag: int = 0) -> bytes:
     return b"EVNT" + struct.pack("<III", 16 + len(body), tag, 0) + body
 
 
-def record(events: list[bytes], number: int = 1, word1: int = 0) -> bytes:
+def record(events: list[bytes], number: int = 1, word1: int = 0, lz4: bool = False) -> bytes:
     index = struct.pack(f"<{len(events)}I", *map(len, events))
     data = b"".join(events)
-    pad = -len(data) % 4
-    body = index + data + bytes(pad)
+    body = index + data
+    if lz4:
+        body = block.compress(body, store_size=False)
+    pad = -len(body) % 4
+    body += bytes(pad)
     return struct.pack("<IIIIIIIIIIQQ", (56 + len(body)) // 4, number, 14, len(events), len(index),
-                       6 | pad << 24 | 4 << 28, 0, MAGIC, len(data), len(body) // 4, word1, 0) + body
+                       6 | pad << 24 | 4 << 28, 0, MAGIC, len(data), len(body) // 4 | lz4 << 28, word1, 0) + body
 
 
 def json_schema(name: str, group: int, item: int, columns: list[str]) -> dict:
@@ -34,11 +39,11 @@ def json_schema(name: str, group: int, item: int, columns: list[str]) -> dict:
     return {"name": name, "group": group, "item": item, "entries": [{"name": c, "type": "I"} for c in columns]}
 
 
-def write(path: Path, schemas: list[str | dict], batches: list[list[bytes]]) -> None:
+def write(path: Path, schemas: list[str | dict], batches: list[list[bytes]], lz4: bool = False) -> None:
     """A file with a dictionary of schemas, as texts or JSON, and a record of events for each batch."""
     dictionary = record([event(structure(120, 1, 6, json.dumps(s).encode()) if isinstance(s, dict) else
                                structure(120, 2, 6, s.encode("utf-8", "surrogateescape"))) for s in schemas], 0)
-    data = [record(b, i + 1) for i, b in enumerate(batches)]
+    data = [record(b, i + 1, lz4=lz4) for i, b in enumerate(batches)]
     at = [56 + len(dictionary)]
     for r in data:
         at.append(at[-1] + len(r))
