@@ -58,6 +58,17 @@ def test_32_readers_in_two_records_of_memory(processors, dst, oracle, hipofs_rac
     assert not list(tmp_path.glob("race*")), "".join(p.read_text() for p in tmp_path.glob("race*"))
 
 
+@pytest.mark.parametrize("build, share", [("hipofs", 1), ("hipofs_race", 5)])
+def test_8_readers_of_40_columns_in_3_ways(build, share, request, dst, oracle, env, tmp_path):
+    """HIPOFS_ROUNDS is how often each reader goes through its columns; with the race detector, a fifth of it."""
+    rounds = max(1, int(os.environ.get("HIPOFS_ROUNDS", 5)) // share)
+    env |= {"GORACE": f"log_path={tmp_path}/race halt_on_error=0"}
+    with mounted(request.getfixturevalue(build), env, dst.sources) as m:
+        race([[str(oracle), str(m), f"--seed={seed}", f"--rounds={rounds}", "--columns=40"] for seed in range(8)])
+        assert m.json("stats.json")["errors"] == 0
+    assert not list(tmp_path.glob("race*")), "".join(p.read_text() for p in tmp_path.glob("race*"))
+
+
 def test_ten_first_readers_decode_each_record_once(dst, oracle, hipofs, env):
     """The very first readers: the pass that counts rows keeps the column that is asked for."""
     name = sorted(str(p.relative_to(oracle)) for p in oracle.rglob("*.npy"))[0]
