@@ -33,7 +33,9 @@ func setFromConfig(flags *pflag.FlagSet) error {
 		return nil
 	}
 	text, err := os.ReadFile(path)
-	if errors.Is(err, iofs.ErrNotExist) {
+	// A home that this process may not enter is another user's: sudo and setpriv
+	// leave $HOME as it was.
+	if errors.Is(err, iofs.ErrNotExist) || errors.Is(err, iofs.ErrPermission) {
 		return nil
 	}
 	if err != nil {
