@@ -130,6 +130,7 @@ type source struct {
 	index      atomic.Pointer[saved] // nil: none, or not to be believed
 	confirming sync.Mutex
 	confirmed  bool                  // the file's beginning and end are those of the index
+	byIndex    bool                  // the tables are those of an index, also of one that was dropped since
 	contrary   atomic.Pointer[error] // file and index contradict each other: nothing of it is served any more
 
 	sumMu sync.Mutex

@@ -93,7 +93,7 @@ func (s *source) adopt(head *indexHead, path string) error {
 	if err != nil {
 		return err
 	}
-	s.sums, s.tables, s.verified = head.sums, tables, verified
+	s.sums, s.tables, s.verified, s.byIndex = head.sums, tables, verified, true
 	s.index.Store(idx)
 	return nil
 }
@@ -259,7 +259,9 @@ func (s *source) owns(idx *saved) bool {
 // told by the index must not be joined with columns by the file.
 func (s *source) contradict(idx *saved, why string, err error) error {
 	s.contrary.CompareAndSwap(nil, &err)
-	s.dropIndex(idx, why)
+	if idx != nil { // else it was dropped before, for something that is no contradiction
+		s.dropIndex(idx, why)
+	}
 	return err
 }
 
@@ -301,7 +303,8 @@ func (m *materializer) fromIndex(s *source, k chunkKey) ([]byte, bool) {
 		}
 		counts = counts[n:]
 		if k.bank != tagsBank && sum != uint64(s.tables[k.bank].in(r)) {
-			s.dropIndex(idx, "counts of entries and of records differ")
+			_ = s.contradict(idx, "counts of entries and of records differ",
+				fmt.Errorf("%s: its index counts other rows of %s in entries than in records: %w", s.info.Name, m.chain.bankName(k.bank), ErrChanged))
 			return nil, false
 		}
 		if k.bank != tagsBank && sum == 0 {

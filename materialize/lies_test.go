@@ -132,6 +132,33 @@ func TestColumnIsNeverServedBesideOffsetsThatLie(t *testing.T) {
 	equal(t, "offsets in the next mount", ints(t, again.Offsets), []int64{0, 3, 4})
 }
 
+// An index that says of one record that a bank has no rows in it, and counts them
+// in its entries all the same, makes nobody read on past the gap.
+func TestIndexThatContradictsItselfServesNothing(t *testing.T) {
+	f := hipotest.File{Schemas: []hipotest.Schema{particle}}
+	for i, tag := range []int{1, 10} { // of different layouts, so of two runs
+		f.Records = append(f.Records, hipotest.Record{Tag: tag, Events: []hipotest.Event{event(particles(10*i, 3)), event(particles(10*i+3, 1))}})
+	}
+	name, dir := build(t, "a.hipo", f), t.TempDir()
+	for run := range 2 {
+		indexed(t, dir, name)
+		changedIndex(t, dir, name, func(head *indexHead, _ *[]byte) { head.tables[0].rows[run] = 0 })
+		c := open(t, Options{IndexDir: dir}, name)
+		if c.sources[0].index.Load() == nil {
+			t.Fatal("the index is not used")
+		}
+		b := bank(t, c.View(), particle.Name)
+		for range 2 {
+			for _, col := range append([]*Column{b.Offsets, b.Entry}, b.Columns...) {
+				if got, err := serve(col); !errors.Is(err, ErrChanged) {
+					t.Errorf("without run %d: %s is %x, %v, want ErrChanged", run, col.Name, got, err)
+				}
+			}
+		}
+		c.Close()
+	}
+}
+
 func TestIndexThatLeavesOutARecordIsNotBelieved(t *testing.T) {
 	f := hipotest.File{Schemas: []hipotest.Schema{particle}}
 	for i := range 3 {

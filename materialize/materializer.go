@@ -450,18 +450,12 @@ func (s *source) checkPart(r int, p *part) error {
 	if t == nil || t.in(r) != p.rows {
 		err := fmt.Errorf("%s: %s has %d rows in records %d to %d, other than were counted: %w",
 			s.file.Name, s.chain.bankName(p.bank), p.rows, s.runs[r].first, s.runs[r].first+s.runs[r].records-1, ErrChanged)
-		if idx := s.index.Load(); idx != nil {
-			return s.contradict(idx, "it counts other rows", err)
-		}
-		return err
+		return s.otherThanCounted("it counts other rows", err)
 	}
 	if t.err == nil && !t.layout.SameLayout(p.layout) {
 		err := fmt.Errorf("%s: %s has other columns in records %d to %d than were counted: %w",
 			s.file.Name, s.chain.bankName(p.bank), s.runs[r].first, s.runs[r].first+s.runs[r].records-1, ErrChanged)
-		if idx := s.index.Load(); idx != nil {
-			return s.contradict(idx, "it gives a structure other columns", err)
-		}
-		return err
+		return s.otherThanCounted("it gives a structure other columns", err)
 	}
 	for k, b := range p.columns {
 		if p.keep[k] && int64(len(b)) != p.rows*int64(p.layout.Columns[k].Width()) {
@@ -469,4 +463,13 @@ func (s *source) checkPart(r int, p *part) error {
 		}
 	}
 	return nil
+}
+
+// otherThanCounted is for a decode that gave something else than was counted. If
+// an index was believed about that, nothing that it told holds any more.
+func (s *source) otherThanCounted(why string, err error) error {
+	if s.byIndex {
+		return s.contradict(s.index.Load(), why, err)
+	}
+	return err
 }
