@@ -7,7 +7,7 @@ Needs build/hipofs (make build). In turn, hipofs is killed while it
 
   indexes     many small files in every codec and layout: decoding, writing, renaming
   mounts      counts them, serves a reader of every column, and adds to the indexes what it has learned when it ends
-  keeps       the same with a cache folder that holds a fifth of the columns: filling, sealing, evicting
+  keeps       the same with a cache folder that has room for little more than the largest column: filling, sealing, evicting
 
 The instant lies anywhere in what each phase of the work took when nobody disturbed it. What earlier kills left stays, but for some of the
 indexes and finished columns, so that there is work. After each kill the chain is mounted at the same place, with the same
@@ -36,7 +36,8 @@ from harness import PATIENCE, ROOT, Mount, daemons, data, digest, environment, g
 COPIES = 2      # of each of the files
 SUFFIX = ".hipofs-index"
 
-#: A reader of every column of a mount, and of the files that it names; what fails is the kill's doing.
+#: A reader of every column of a mount, of some in the file that the mount names, which then cannot be evicted for a
+#: while; what fails is the kill's doing.
 READER = """
 import os, random, sys
 mount, seed, *names = sys.argv[1:]
@@ -44,10 +45,11 @@ random.Random(int(seed)).shuffle(names)
 for name in names:
     try:
         path = mount + "/" + name
-        try:
-            path = os.getxattr(path, "user.hipofs.realpath")
-        except OSError:
-            pass
+        if random.random() < 0.1:
+            try:
+                path = os.getxattr(path, "user.hipofs.realpath")
+            except OSError:
+                pass
         with open(path, "rb") as f:
             while f.read(1 << 20):
                 pass
@@ -87,10 +89,12 @@ def expected(files: int) -> dict[str, np.ndarray]:
 class Tally:
     """What was killed, and what was wrong afterwards."""
     kills: dict[str, int] = field(default_factory=dict)   # by what was going on
+    evicted: int = 0   # columns, by the starts that looked
     wrong: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
-        return f"{sum(self.kills.values())} kills ({', '.join(f'{n} {k}' for k, n in sorted(self.kills.items()))}), {len(self.wrong)} wrong"
+        ways = "; ".join(f"{n} {k}" for k, n in sorted(self.kills.items()))
+        return f"{sum(self.kills.values())} kills ({ways}), {len(self.wrong)} wrong; the starts between evicted {self.evicted} columns"
 
 
 class Target:
@@ -108,8 +112,8 @@ class Target:
         self.longest: dict[str, float] = {}    # seconds that each work took undisturbed
         self.options = [f"--index-dir={self.index}", "--memory=1M"]
         self.caching = "--cache-dir" in run(binary, "help", "mount", env=self.env).stdout
-        size = sum(a.nbytes for a in self.expected.values())
-        self.cache_options = [f"--cache-dir={self.cache}", f"--cache-size={size // 5}"]
+        size = max(a.nbytes for a in self.expected.values())
+        self.cache_options = [f"--cache-dir={self.cache}", f"--cache-size={size + size // 4}"]
 
     def works(self) -> list[str]:
         return ["indexing", "mounted", *(["keeping columns"] if self.caching else [])]
@@ -165,12 +169,14 @@ class Target:
         try:
             self.mount.start(self.sources, tuple(options))
             for name, want in self.expected.items():
-                for path in [self.point / name, *real_path(self.point / name)]:
+                for path in [self.point / name, *(real_path(self.point / name) if self.rng.random() < 0.1 else [])]:
                     got = np.load(path)
                     if got.dtype != want.dtype or got.shape != want.shape or got.tobytes() != want.tobytes():
                         wrong.append(f"{path}: other bytes")
-            if errors := self.mount.json("errors.json"):
+            # That a cache folder has no room is no fault of a file, and serves no wrong byte.
+            if errors := [e for e in self.mount.json("errors.json") if e["file"]]:
                 wrong.append(f"errors.json: {errors[:2]}")
+            self.tally.evicted += (self.mount.json("stats.json").get("tier") or {}).get("evicted", 0)
             self.mount.umount()
         except (AssertionError, OSError, ValueError) as e:
             wrong.append(f"{type(e).__name__}: {e}")
