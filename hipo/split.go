@@ -359,6 +359,19 @@ func (rec *Record) storedStream(i int) ([]byte, error) {
 	return src, rec.check(i, src)
 }
 
+// InflateStreams inflates every stream of a split record, to see that it can be.
+func (rec *Record) InflateStreams() error {
+	if !rec.Header.Split() {
+		return nil
+	}
+	for i := range rec.split.streams {
+		if _, err := rec.readStream(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // CheckStream reads stream i for Check alone, and inflates nothing.
 func (rec *Record) CheckStream(i int) error {
 	_, err := rec.storedStream(i)

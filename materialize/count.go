@@ -334,23 +334,8 @@ func (c *Chain) verify(ctx context.Context, threads int) error {
 
 // verifyRecord reads record i and inflates every stream of it.
 func verifyRecord(f *hipo.File, i int, rec *hipo.Record) error {
-	if err := f.ReadRecord(i, rec); err != nil || !rec.Header.Split() {
+	if err := f.ReadRecord(i, rec); err != nil {
 		return err
 	}
-	for b := range rec.Banks {
-		if len(rec.Banks[b].Spans) == 0 {
-			continue
-		}
-		if rec.Columns(b) == 0 {
-			if _, err := rec.Data(b); err != nil {
-				return err
-			}
-		}
-		for k := range rec.Columns(b) {
-			if _, err := rec.Column(b, k); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return rec.InflateStreams()
 }

@@ -181,7 +181,13 @@ func (d *decoder) gatherRecord(want wanted) error {
 	for _, t := range d.rec.Tags {
 		d.out.tags = binary.LittleEndian.AppendUint32(d.out.tags, t)
 	}
-	if d.src.chain.allSums {
+	switch {
+	case d.src.chain.checks:
+		if err := d.rec.InflateStreams(); err != nil {
+			return err
+		}
+		return d.rec.Audit()
+	case d.src.chain.allSums:
 		return d.readStreams()
 	}
 	return nil

@@ -29,7 +29,7 @@ import (
 // Numbers in the head are varints unless a size is said.
 const (
 	indexMagic   = "HIPOFSIX"
-	indexVersion = 1 // also of makeRuns and makeGroups, which decide what the sums mean
+	indexVersion = 2 // also of makeRuns and makeGroups, which decide what the sums mean
 	indexHeader  = 32
 	maxIndexHead = 1 << 28
 
@@ -115,6 +115,7 @@ type block struct {
 type indexHead struct {
 	id               identity
 	headSum, tailSum uint64 // of the file up to the first record, and from the end of the last one
+	restSum          uint64 // of what belongs to no record's checksum: padding, records without events
 	header           []byte // of the file
 	dictionary       []byte // zstd
 	dictionaryLength int64
@@ -195,6 +196,7 @@ func (h *indexHead) encode() []byte {
 	w.fixed(h.id.ino)
 	w.fixed(h.headSum)
 	w.fixed(h.tailSum)
+	w.fixed(h.restSum)
 	w.bytes(h.header)
 	w.num(h.dictionaryLength)
 	w.bytes(h.dictionary)
@@ -260,7 +262,7 @@ func parseHead(b []byte, off, end int64) (*indexHead, error) {
 	h.id.mtime = int64(r.fixed())
 	h.id.ctime = int64(r.fixed())
 	h.id.ino = r.fixed()
-	h.headSum, h.tailSum = r.fixed(), r.fixed()
+	h.headSum, h.tailSum, h.restSum = r.fixed(), r.fixed(), r.fixed()
 	h.header = r.bytes()
 	h.dictionaryLength = r.num()
 	h.dictionary = r.bytes()
@@ -546,6 +548,17 @@ func readBlock(path string, owner uint32, b block) ([]byte, error) {
 
 // IndexPath is where the index of a file is kept in a folder.
 func IndexPath(dir, file string) string { return indexPath(dir, realPath(file)) }
+
+// indexPaths are the places where the index of a file may be, in the order in
+// which they are looked at: beside it, beside what a link leads to, in the folder.
+func indexPaths(dir, file string) []string {
+	paths := []string{file + IndexSuffix}
+	real := realPath(file)
+	if abs, err := filepath.Abs(file); err == nil && abs != real {
+		paths = append(paths, real+IndexSuffix)
+	}
+	return append(paths, indexPath(dir, real))
+}
 
 // realPath is the absolute name of a file, without links as far as it exists.
 func realPath(file string) string {

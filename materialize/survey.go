@@ -92,6 +92,9 @@ func (v *survey) save(path string) error {
 	if h.headSum, h.tailSum, err = s.endSums(); err != nil {
 		return err
 	}
+	if h.restSum, err = s.restSum(); err != nil {
+		return err
+	}
 	var blocks []byte
 	put := func(id bankID) []block {
 		bs := make([]block, len(v.groups))

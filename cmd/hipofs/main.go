@@ -83,6 +83,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newSkim(stderr),
 		newPack(stderr),
 		newCache(stderr),
+		newCheck(stderr),
 		newStats(),
 		newDoctor(),
 		newVersion(),
@@ -236,6 +237,7 @@ Commands ("hipofs help COMMAND" explains one):
     index         build the index of each file, so that mounts open at once
     skim          write entries and banks to a new HIPO file
     pack          make a HIPO file of a folder of .npy files
+    check         read every byte of files, and tell what is damaged
     stats         tell what a mount is doing
     doctor        look whether this machine can mount
     cache         list, compare and remove what mounts keep on disk
