@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	iofs "io/fs"
 	"runtime"
 	"slices"
 	"sync"
@@ -112,7 +113,13 @@ func (k *checker) report() Checked {
 		if errors.As(err, &fe) {
 			err = fe
 		}
-		r.Faults = append(r.Faults, Explain(err))
+		var pe *iofs.PathError
+		if errors.As(err, &pe) {
+			err = fmt.Errorf("%s: %w", pe.Path, pe.Err)
+		}
+		info := Explain(err)
+		info.File = r.File
+		r.Faults = append(r.Faults, info)
 	}
 	slices.SortStableFunc(r.Faults, func(a, b ErrorInfo) int {
 		return cmp.Or(cmp.Compare(a.Byte, b.Byte), cmp.Compare(a.Message, b.Message))

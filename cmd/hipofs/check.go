@@ -148,8 +148,10 @@ func printChecked(w io.Writer, c materialize.Checked) {
 			c.DamagedEvents, count(c.Events, "event", "events"))
 	case !c.Good && c.Records > 0:
 		state = fmt.Sprintf("damaged; its %s with %s can be read", count(c.Records, "record", "records"), count(c.Events, "event", "events"))
+	case !c.Good && c.Size == 0:
+		state = "cannot be read"
 	case !c.Good:
-		state = "damaged"
+		state = "damaged, or no HIPO file"
 	}
 	fmt.Fprintf(w, "%s: %s\n", printable(c.File), state)
 	for _, f := range c.Faults {
