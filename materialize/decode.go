@@ -66,6 +66,8 @@ type part struct {
 	kind    string // what a structure without a schema is, for messages
 	rows    int64
 	filled  int64    // entries that have rows
+	most    uint32   // rows of the entry that has most of them
+	stored  int64    // bytes of the file, where split records tell; -1: unknown
 	counts  []uint32 // rows of each entry; the decoder's memory
 	keep    []bool   // columns to gather; nil: none
 	columns [][]byte // chunks; empty where not kept
@@ -74,6 +76,9 @@ type part struct {
 	primitive uint8  // type of a primitive node
 	format    string // of a composite bank
 }
+
+// unknownSize is the stored size of a bank that is stored together with others.
+const unknownSize = -1
 
 // ends makes the chunk of endsColumn of the counts of a run.
 func ends(counts []uint32) []byte {
@@ -368,6 +373,11 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 			return nil
 		}
 	}
+	if d.run.split {
+		p.stored += d.rec.Stored(i)
+	} else {
+		p.stored = unknownSize
+	}
 	size := uint32(p.layout.RowSize)
 	counts := p.counts[d.base:]
 	keep := p.keep != nil
@@ -384,6 +394,7 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 		}
 		if rows > 0 {
 			counts[s.Event] = rows
+			p.most = max(p.most, rows)
 			total += int(rows)
 			filled++
 		}

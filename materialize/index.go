@@ -99,6 +99,8 @@ type indexTable struct {
 	prim    uint8  // type of a primitive node
 	format  string // of a composite bank
 	filled  int64
+	most    int64
+	stored  int64   // -1: unknown
 	rows    []int64 // by run
 	failure string  // why it cannot be served
 	decoded []int64 // columns of split records whose streams all inflate
@@ -225,6 +227,8 @@ func (h *indexHead) encode() []byte {
 		w.text(t.format)
 		w.text(t.failure)
 		w.num(t.filled)
+		w.num(t.most)
+		w.num(t.stored + 1)
 		w.num(int64(len(t.decoded)))
 		for _, k := range t.decoded {
 			w.num(k)
@@ -298,7 +302,7 @@ func parseHead(b []byte, off, end int64) (*indexHead, error) {
 		r.b = r.b[2:]
 		t.format = r.text()
 		t.failure = r.text()
-		t.filled = r.num()
+		t.filled, t.most, t.stored = r.num(), r.num(), r.num()-1
 		t.decoded = make([]int64, r.count(1))
 		for j := range t.decoded {
 			t.decoded[j] = r.num()

@@ -160,7 +160,7 @@ func (s *source) saveIndex(v *survey) error {
 
 // indexTable is a table as an index has it.
 func (s *source) indexTable(id bankID, t *table) indexTable {
-	x := indexTable{filled: t.filled, rows: make([]int64, len(s.runs)), decoded: s.decodedColumns(id)}
+	x := indexTable{filled: t.filled, most: t.most, stored: t.stored, rows: make([]int64, len(s.runs)), decoded: s.decodedColumns(id)}
 	if int(id) < len(s.chain.banks.schemas) {
 		x.name = s.chain.banks.schemas[id].Name
 	} else {

@@ -79,6 +79,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newRun(stderr),
 		newUmount(),
 		newLs(stderr),
+		newShow(stderr),
 		newIndex(stderr),
 		newSkim(stderr),
 		newPack(stderr),
@@ -234,6 +235,7 @@ Commands ("hipofs help COMMAND" explains one):
     run           run a command with the files mounted for it alone
     umount        unmount
     ls            list banks, columns, rows
+    show          print one event
     index         build the index of each file, so that mounts open at once
     skim          write entries and banks to a new HIPO file
     pack          make a HIPO file of a folder of .npy files
