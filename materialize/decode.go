@@ -124,7 +124,12 @@ type decoder struct {
 // that a record is damaged or unreadable; a bank that is damaged alone has its
 // part's err. After each record, count sees what it took.
 func (d *decoder) decode(src *source, r int, want wanted, count func(*hipo.Record)) (*decoded, error) {
-	d.src, d.run, d.r, d.base = src, &src.runs[r], r, 0
+	return d.decodeRun(src, r, &src.runs[r], want, count)
+}
+
+// decodeRun does the same for ru, which is run r or a piece of it.
+func (d *decoder) decodeRun(src *source, r int, ru *run, want wanted, count func(*hipo.Record)) (*decoded, error) {
+	d.src, d.run, d.r, d.base = src, ru, r, 0
 	if err := src.confirm(); err != nil {
 		return nil, err
 	}

@@ -42,8 +42,8 @@ type EventColumn struct {
 	Content []byte
 }
 
-// Event gives the entry of that number. It decodes the records beside it, too, if
-// they are small, but needs no counts.
+// Event gives the entry of that number. It decodes the record that holds it, and
+// needs no counts.
 func (c *Chain) Event(ctx context.Context, entry int64) (*Event, error) {
 	v := c.view
 	if entry < 0 || entry >= v.starts[len(v.sources)] {
@@ -59,15 +59,17 @@ func (c *Chain) Event(ctx context.Context, entry int64) (*Event, error) {
 		at -= int64(s.file.Records[ev.Record].Events)
 	}
 	ev.Number, ev.RecordTag = int(at), s.file.Records[ev.Record].UserTag
-	err := c.m.withDecoder(ctx, s, &s.runs[r], func(d *decoder) error {
-		out, err := d.decode(s, r, all, c.m.note)
+	alone := makeRuns(s.file.Records[ev.Record : ev.Record+1])[0]
+	alone.first = ev.Record
+	err := c.m.withDecoder(ctx, s, &alone, func(d *decoder) error {
+		out, err := d.decodeRun(s, r, &alone, all, c.m.note)
 		if err != nil {
 			return err
 		}
-		ev.Tag = binary.LittleEndian.Uint32(out.tags[4*in:])
+		ev.Tag = binary.LittleEndian.Uint32(out.tags[4*at:])
 		slices.SortFunc(out.parts, func(a, b part) int { return cmp.Compare(a.bank, b.bank) })
 		for i := range out.parts {
-			if b, ok := c.eventBank(&out.parts[i], in); ok {
+			if b, ok := c.eventBank(&out.parts[i], at); ok {
 				ev.Banks = append(ev.Banks, b)
 			}
 		}
@@ -81,7 +83,7 @@ func all(_ bankID, layout *hipo.Schema) []bool {
 	return slices.Repeat([]bool{true}, len(layout.Columns))
 }
 
-// eventBank is a part's rows of entry in of its run. It reports false if there
+// eventBank is a part's rows of event in of its record. It reports false if there
 // are none, or the bank is left out.
 func (c *Chain) eventBank(p *part, in int64) (b EventBank, ok bool) {
 	if int(p.bank) < len(c.banks.schemas) {
