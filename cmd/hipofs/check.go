@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"os/signal"
 	"strings"
@@ -21,7 +22,7 @@ const checkHelp = `Usage: hipofs check [OPTIONS] SOURCE...
 
 Read every byte of HIPO files and tell what is damaged: headers, every record,
 what it decompresses to, its checksums where it has any, every event, and
-whether each bank has whole rows. Nothing is written.
+whether each bank has whole rows. Files are never changed.
 
 A file that has an index (hipofs index) is compared with it, byte by byte. Only
 that finds every change: most codecs of the format do not notice when a bit
@@ -33,6 +34,8 @@ Options:
     --max-record SIZE    refuse records that inflate to more (1G)
     --index-dir DIR      look for indexes in DIR (your cache folder otherwise)
     --no-index           compare with no index
+    --salvage OUT.hipo   then write the records that are whole to a new file
+    --force              replace OUT.hipo if it is there
     -q, --quiet          no progress; only files with damage
 
 A "note" is odd, but loses nothing.
@@ -52,8 +55,10 @@ type checking struct {
 	stderr io.Writer
 
 	materialize.CheckOptions
-	json  bool
-	quiet bool
+	json    bool
+	quiet   bool
+	salvage string
+	force   bool
 }
 
 func newCheck(stderr io.Writer) *cobra.Command {
@@ -80,6 +85,8 @@ func newCheck(stderr io.Writer) *cobra.Command {
 	addNoIndex(flags, &k.IndexDir)
 	flags.BoolVar(&k.json, "json", false, "")
 	flags.BoolVarP(&k.quiet, "quiet", "q", false, "")
+	flags.StringVar(&k.salvage, "salvage", "", "")
+	flags.BoolVar(&k.force, "force", false, "")
 	return cmd
 }
 
@@ -131,9 +138,53 @@ func (k *checking) run(stdout io.Writer, words []string) error {
 			return err
 		}
 	}
+	if k.salvage != "" {
+		if err := k.save(ctx, files); err != nil {
+			return err
+		}
+	}
 	if damaged > 0 {
 		return &statusError{status: statusSource} // which and why has been told
 	}
+	return nil
+}
+
+// save writes the records of the files that are whole, and tells what is lost.
+func (k *checking) save(ctx context.Context, files []string) error {
+	chain, err := openChain(ctx, files, materialize.Options{
+		Threads: k.Threads, MaxRecord: k.MaxRecord, Skip: true, Index: materialize.IndexLazy,
+	})
+	if err != nil {
+		return err
+	}
+	defer chain.Close()
+	o := materialize.SkimOptions{Out: k.salvage, Force: k.force, Threads: k.Threads, Entries: materialize.Slice{To: math.MaxInt64}}
+	var saved int64
+	if err := write(ctx, k.stderr, files, k.quiet, o, func(o materialize.SkimOptions) (*materialize.Skimmed, error) {
+		made, err := chain.Skim(ctx, o)
+		if err == nil {
+			saved = made.Entries
+		}
+		return made, err
+	}); err != nil {
+		return err
+	}
+	var lost int64
+	without := 0
+	for _, f := range chain.Files() {
+		lost += f.Lost
+		if f.LeftOut != "" && f.Records == 0 {
+			without++
+		}
+	}
+	line := fmt.Sprintf("hipofs: %s: %s saved", printable(k.salvage), count(saved, "event", "events"))
+	if lost > 0 {
+		line += fmt.Sprintf(", %d lost in damaged records", lost)
+	}
+	if without > 0 {
+		line += fmt.Sprintf(", nothing of %s", count(without, "file", "files"))
+	}
+	fmt.Fprintln(k.stderr, line)
 	return nil
 }
 
