@@ -85,7 +85,10 @@ func schemaJSON(ctx context.Context, t *tree, b *materialize.Bank) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	entries := t.view.Entries()
+	entries, err := t.view.Count(ctx)
+	if err != nil {
+		return nil, err
+	}
 	s := schemaOf(t.names, b)
 	s.Entries, s.Rows = &entries, &rows
 	return toJSON(s)

@@ -16,7 +16,7 @@ func controlFolder(at place) node {
 	entries := []entry{
 		text("version", t.version+"\n"),
 		jsonText("files.json", func() any { return t.fileList() }),
-		jsonText("records.json", func() any { return notNull(t.view.Records()) }),
+		{"records.json", syscall.S_IFREG, func(at place) node { return newDocument(at, t.recordList) }},
 		jsonText("dictionary.json", func() any { return t.dictionary() }),
 		jsonText("config.json", func() any { return notNil(t.view.Config()) }),
 		jsonText("tags.json", func() any { return notNil(t.view.TagNames()) }),
@@ -50,6 +50,15 @@ func notNil[V any](m map[string]V) map[string]V {
 	return m
 }
 
+// recordList is records.json. Which records a view has entries of may take a look
+// inside.
+func (t *tree) recordList(ctx context.Context) ([]byte, error) {
+	if _, err := t.view.Count(ctx); err != nil {
+		return nil, err
+	}
+	return toJSON(notNull(t.view.Records()))
+}
+
 // listedFile is a source in files.json.
 type listedFile struct {
 	materialize.FileInfo
@@ -75,7 +84,7 @@ func (t *tree) fileList() []listedFile {
 func (t *tree) dictionary() []schema {
 	list := []schema{}
 	for i, name := range t.bankNames() {
-		s := schemaOf(t.names, t.view.Banks()[i])
+		s := schemaOf(t.names, t.view.Bank(i))
 		s.Folder = name
 		list = append(list, s)
 	}

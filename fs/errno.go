@@ -100,6 +100,17 @@ func isContextError(err error) bool {
 	return errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded)
 }
 
+// wrong logs, once, what is wrong with the name of a view.
+func (b *border) wrong(path string, err error) {
+	line := path + ": " + err.Error()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.said[line] && len(b.said) < saidMax {
+		b.said[line] = true
+		b.log.Warn(line)
+	}
+}
+
 // all are the distinct errors so far, those of the chain first.
 func (b *border) all() []materialize.ErrorInfo {
 	b.mu.Lock()

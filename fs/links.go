@@ -20,7 +20,7 @@ type links struct {
 func newLinks(t *tree) links {
 	l := links{map[string]*materialize.Bank{}}
 	for i, name := range t.bankNames() {
-		l.banks[name] = t.view.Banks()[i]
+		l.banks[name] = t.view.Bank(i)
 	}
 	return l
 }

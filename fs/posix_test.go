@@ -361,7 +361,7 @@ func parallelFileOpen(t *testing.T, dir string) {
 }
 
 func readDirBasic(t *testing.T, dir string) {
-	want := map[string]bool{".": true, "..": true, ".nodes": true, ".files": true, ".hipofs": true, cacheTag: true,
+	want := map[string]bool{".": true, "..": true, ".nodes": true, ".files": true, ".entries": true, ".where": true, ".event": true, ".hipofs": true, cacheTag: true,
 		".ignore": true, ".trackerignore": true, ".metadata_never_index": true}
 	for i := range posixFolders {
 		want[fmt.Sprintf("B::%d", i)] = true

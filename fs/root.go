@@ -7,6 +7,7 @@ import (
 	iofs "io/fs"
 	"os"
 	"slices"
+	"sync"
 	"syscall"
 	"time"
 
@@ -30,6 +31,9 @@ type tree struct {
 	border  *border
 	ahead   *readAhead
 	through *passthrough
+	tops    *tops
+	recent  *recent
+	nested  int // views that this one lies in
 }
 
 func newRoot(chain *materialize.Chain, o Options, ahead *readAhead) *folder {
@@ -45,6 +49,8 @@ func newRoot(chain *materialize.Chain, o Options, ahead *readAhead) *folder {
 		border:  &border{log: o.Log, faults: chain.Errors, said: map[string]bool{}},
 		ahead:   ahead,
 		through: new(passthrough),
+		tops:    &tops{of: map[*materialize.BankSet]*top{}},
+		recent:  new(recent),
 	}
 	t.attr = t.attributes(view.Files())
 	return t.folder(place{t, ""})
@@ -58,25 +64,53 @@ func (t *tree) attributes(files []materialize.FileInfo) attributes {
 	return a
 }
 
-// one is the tree of the view's i-th file.
-func (t *tree) one(i int) *tree {
+// narrowed is the tree of a view that lies in this one.
+func (t *tree) narrowed(view *materialize.View) *tree {
 	sub := *t
-	sub.view = t.view.File(i)
-	sub.files = sub.view.Files()
-	sub.attr = t.attributes(sub.files)
+	sub.view = view
+	sub.files = view.Files()
+	sub.nested++
+	if len(sub.files) > 0 {
+		sub.attr = t.attributes(sub.files)
+	}
 	return &sub
 }
 
-// folder is the top of a tree.
-func (t *tree) folder(at place) *folder {
-	banks := t.view.Banks()
-	entries := make([]entry, 0, len(banks)+8)
-	for i, name := range t.bankNames() {
-		entries = append(entries, entry{name, syscall.S_IFDIR, func(at place) node { return bankFolder(at, banks[i]) }})
+// tops are the tops of the trees of one mount. Those with the same banks share
+// one, so that a view costs little.
+type tops struct {
+	mu sync.Mutex
+	of map[*materialize.BankSet]*top
+}
+
+// top is what lies at the top of a tree.
+type top struct {
+	banks []string // names of their folders, in the order of the BankSet
+	*fixed
+}
+
+// top is the top of this tree.
+func (t *tree) top() *top {
+	set := t.view.BankSet()
+	t.tops.mu.Lock()
+	defer t.tops.mu.Unlock()
+	if top := t.tops.of[set]; top != nil {
+		return top
+	}
+	names := set.Names()
+	top := &top{banks: make([]string, len(names))}
+	entries := make([]entry, 0, len(names)+11)
+	taken := claims{}
+	for i, name := range names {
+		top.banks[i] = taken.claim(t.names.bank(name), bankMax)
+		entries = append(entries, entry{top.banks[i], syscall.S_IFDIR, func(at place) node { return bankFolder(at, at.view.Bank(i)) }})
 	}
 	entries = append(entries,
 		entry{".nodes", syscall.S_IFDIR, func(at place) node { return &folder{place: at, in: nodes{at.view}} }},
 		entry{".files", syscall.S_IFDIR, func(at place) node { return &folder{place: at, in: newFiles(at.tree)} }},
+		entry{".entries", syscall.S_IFDIR, func(at place) node { return &folder{place: at, in: views{sliced}} }},
+		entry{".where", syscall.S_IFDIR, func(at place) node { return &folder{place: at, in: views{filtered}} }},
+		entry{".event", syscall.S_IFDIR, func(at place) node { return &folder{place: at, in: events{}} }},
 		entry{".hipofs", syscall.S_IFDIR, controlFolder},
 		// The rest asks backups, search tools and indexers to stay out.
 		text(cacheTag, "Signature: 8a477f597d28d172789f06886806bc55\n# Columns of HIPO files, shown by hipofs; see https://bford.info/cachedir/\n"),
@@ -84,19 +118,16 @@ func (t *tree) folder(at place) *folder {
 		text(".trackerignore", "There is nothing to index here.\n"),
 		text(".metadata_never_index", "There is nothing to index here.\n"),
 	)
-	return &folder{place: at, in: newFixed(entries)}
+	top.fixed = newFixed(entries)
+	t.tops.of[set] = top
+	return top
 }
 
+// folder is the top of a tree as a folder.
+func (t *tree) folder(at place) *folder { return &folder{place: at, in: t.top().fixed} }
+
 // bankNames are the names of the banks' folders, in the order of view.Banks.
-func (t *tree) bankNames() []string {
-	banks := t.view.Banks()
-	names := make([]string, len(banks))
-	taken := claims{}
-	for i, b := range banks {
-		names[i] = taken.claim(t.names.bank(b.Name), bankMax)
-	}
-	return names
-}
+func (t *tree) bankNames() []string { return t.top().banks }
 
 // place is where in the mount a node stands. The inode number follows from it,
 // so that it is the same in every mount.
@@ -167,7 +198,7 @@ func (p place) Statfs(ctx context.Context, out *fuse.StatfsOut) syscall.Errno {
 	const block = 4096
 	out.Bsize, out.Frsize, out.NameLen = block, block, nameMax
 	out.Blocks = max(1, uint64(p.attr.bytes+block-1)/block)
-	out.Files = uint64(len(p.view.Banks()) + 1)
+	out.Files = uint64(len(p.bankNames()) + 1)
 	return 0
 }
 
@@ -315,7 +346,9 @@ func (f *folder) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*
 	}
 	// A node that the kernel knows keeps what it has found out.
 	if known := f.GetChild(name); known != nil {
-		return known, known.Operations().(node).look(ctx, out)
+		n := known.Operations().(node)
+		f.noteView(n, name)
+		return known, n.look(ctx, out)
 	}
 	n, err := f.in.find(ctx, name, f.child(name))
 	switch {
@@ -327,7 +360,15 @@ func (f *folder) Lookup(ctx context.Context, name string, out *fuse.EntryOut) (*
 	if errno := n.look(ctx, out); errno != 0 {
 		return nil, errno
 	}
+	f.noteView(n, name)
 	return f.NewInode(ctx, n, fusefs.StableAttr{Mode: n.kind(), Ino: n.ino()}), 0
+}
+
+// noteView notes that a view was looked up here, if a child is the top of one.
+func (f *folder) noteView(n node, name string) {
+	if sub, ok := n.(*folder); ok && sub.tree != f.tree {
+		f.recent.used(sub.place, &f.Inode, name)
+	}
 }
 
 var _ = (fusefs.NodeReaddirer)((*folder)(nil))

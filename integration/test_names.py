@@ -74,7 +74,7 @@ def test_every_name_is_shown_as_it_can_be_and_can_be_asked_for(what, mount, tmp_
     folder = m.point if what == "bank" else m / "B"
     want = {n: shown(n, what) + (".npy" if what == "column" else "") for n in given}
     assert len(set(want.values())) == len(want), "two names became one"
-    fixed = {"bank": {".nodes", ".files", ".hipofs", "CACHEDIR.TAG", ".ignore", ".trackerignore", ".metadata_never_index"},
+    fixed = {"bank": {".nodes", ".files", ".entries", ".where", ".event", ".hipofs", "CACHEDIR.TAG", ".ignore", ".trackerignore", ".metadata_never_index"},
              "column": {"offsets.npy", "@entry.npy", "schema.json", "form.json"}}[what]
     listed = os.listdir(folder)
     assert len(listed) == len(set(listed)) and fixed <= set(listed)

@@ -8,6 +8,7 @@ import (
 	iofs "io/fs"
 	"log/slog"
 	"path"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -24,7 +25,7 @@ import (
 type IndexMode int
 
 const (
-	IndexAuto  IndexMode = iota // soon when the chain is under 4 GB, else on first need
+	IndexAuto  IndexMode = iota // soon when the chain is under 4 GB and View is all of it, else on first need
 	IndexEager                  // at once
 	IndexLazy                   // on first need
 )
@@ -47,6 +48,8 @@ type Options struct {
 	Skip      bool         // leave out unreadable files and damaged records
 	Index     IndexMode    // when to count
 	IndexDir  string       // folder of indexes; "": none is read or written, also not beside the files
+	Entries   *Slice       // of the files, those that View has; nil: all
+	Where     Where        // of these, those that View has
 	Prefetch  []string     // patterns BANK or BANK/COLUMN of what to decode unasked, as far as Memory goes
 	CacheDir  string       // folder of finished columns; "": they are kept in memory alone
 	CacheSize int64        // bytes that folder may hold; 0: DefaultCacheSize
@@ -58,6 +61,7 @@ type Chain struct {
 	sources []*source
 	infos   []FileInfo // of every file given, also those left out
 	view    *View
+	views   atomic.Int64 // numbers that views of some entries have had
 	banks   dictionary
 	m       *materializer
 	tier    *tier // nil: none
@@ -69,7 +73,6 @@ type Chain struct {
 	indexDir    string          // where indexes are written; "": nowhere
 	beside      bool            // they are written beside the files
 	allSums     bool            // a pass also reads what it need not decode
-	checks      bool            // and decodes it, and looks at what a reader passes over
 	progress    func(bytes int64)
 	prefetches  bool // Options.Prefetch names something
 	prefetching prefetching
@@ -151,7 +154,7 @@ type columnKey struct {
 // Open opens the named files in order. It checks headers, dictionaries and the
 // ends of all of them and, with Options.Skip, every record.
 //
-// Errors: a *DictionaryError, a *hipo.FormatError, a *CacheError, an error of the
+// Errors: a *DictionaryError, a *WhereError, a *hipo.FormatError, a *CacheError, an error of the
 // operating system about a file, or the context's.
 func Open(ctx context.Context, names []string, o Options) (*Chain, error) {
 	if len(names) == 0 {
@@ -228,8 +231,16 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 		}
 	}
 	c.warn()
-	c.view = newView(c, c.sources, c.banks.visible)
+	c.view = newView(c, c.sources, c.banks.shown)
 	c.view.part = "whole"
+	if o.Entries != nil && *o.Entries != everything {
+		c.view = c.view.Slice(*o.Entries)
+	}
+	if !o.Where.all() {
+		if c.view, err = c.view.Where(o.Where); err != nil {
+			return err
+		}
+	}
 	c.work.Go(func() { c.countWhen(o.Index, threads) })
 	if c.indexDir != "" {
 		c.work.Go(func() { removeStale(c.indexDir) })
@@ -311,7 +322,12 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 func (c *Chain) openFile(h *handle, o Options, k *known) (*hipo.File, found, error) {
 	opt := hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip}
 	if c.indexDir != "" && !c.allSums {
-		for _, path := range indexPaths(c.indexDir, h.name) {
+		paths := []string{h.name + IndexSuffix}
+		real := realPath(h.name)
+		if abs, err := filepath.Abs(h.name); err == nil && abs != real {
+			paths = append(paths, real+IndexSuffix) // beside what a link leads to
+		}
+		for _, path := range append(paths, indexPath(c.indexDir, real)) {
 			if c.wrong[path] {
 				continue
 			}
@@ -376,7 +392,8 @@ func (c *Chain) warn() {
 			c.log.Warn(s.file.Name + ": no dictionary; its structures are below .nodes")
 		}
 		for _, why := range s.file.Dictionary.Dropped {
-			if !isCarrier(why) {
+			// A schema that carries settings past readers which need one beside them (format.md 15.1).
+			if !strings.Contains(why, "hipo::meta") {
 				c.log.Warn(s.file.Name + ": dictionary: " + why)
 			}
 		}
@@ -391,10 +408,6 @@ func (c *Chain) warn() {
 		}
 	}
 }
-
-// isCarrier reports whether a schema was dropped that only carries settings past
-// readers which need one beside them (format.md 15.1).
-func isCarrier(why string) bool { return strings.Contains(why, "hipo::meta") }
 
 // layOut cuts the records of every file into runs and numbers the entries.
 func (c *Chain) layOut() {
@@ -466,7 +479,7 @@ func (c *Chain) closeFiles() {
 // unless a source hangs.
 const hangsAfter = 5 * time.Second
 
-// View is the whole chain.
+// View is the whole chain, or the entries of it that Options ask for.
 func (c *Chain) View() *View { return c.view }
 
 // Files describes every file given, in order, also those that are left out.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/binary"
 	"errors"
+	"iter"
 	"sort"
 	"sync"
 	"sync/atomic"
@@ -31,7 +32,8 @@ type Column struct {
 	// that row on.
 	fill func(ctx context.Context, p []byte, row int64) error
 
-	frame atomic.Pointer[frame] // nil until rows are counted
+	frame    atomic.Pointer[frame] // nil until rows are counted
+	verified atomic.Bool           // in a view of some entries: its streams have all been tried, and are good
 
 	mu    sync.Mutex
 	next  int64 // row behind the last read, to tell a sequential reader
@@ -52,7 +54,10 @@ func (c *Column) measure(ctx context.Context) (*frame, error) {
 	if f := c.frame.Load(); f != nil {
 		return f, nil
 	}
-	rows := c.view.Entries()
+	rows, err := c.view.Count(ctx)
+	if err != nil {
+		return nil, err
+	}
 	if c.bank != nil {
 		if c.Type != "" {
 			c.view.chain.m.askWhileCounting(c.key())
@@ -110,7 +115,7 @@ func (c *Column) knownFault() error {
 		if err := s.contrary.Load(); err != nil {
 			return *err
 		}
-		if !ok {
+		if !ok || c.view.narrow != nil { // what is damaged may be no part of the view
 			continue
 		}
 		s.mu.Lock()
@@ -155,6 +160,9 @@ func (c *Column) Open(ctx context.Context) error {
 		return nil
 	}
 	c.view.chain.m.ask(k)
+	if n := c.view.narrow; n != nil {
+		return n.verify(ctx, c, k)
+	}
 	for _, s := range c.view.sources {
 		if err := s.verifyColumn(ctx, k); err != nil {
 			return err
@@ -180,11 +188,7 @@ func (c *Column) look(ctx context.Context) error {
 	looked := make(chan error, 1)
 	go func() {
 		left := mostLooks
-		for _, s := range c.view.sources {
-			t := s.tables[c.bank.id]
-			if t == nil || t.total() == 0 {
-				continue
-			}
+		for _, s := range c.bank.filledSources() {
 			if err := s.handle.look(); err != nil {
 				looked <- err
 				return
@@ -207,6 +211,24 @@ func (c *Column) look(ctx context.Context) error {
 	}
 }
 
+// filledSources are the sources that the bank's rows are in.
+func (b *Bank) filledSources() (sources []*source) {
+	if n := b.view.narrow; n != nil {
+		for r, k := range n.chosen.Load().runs {
+			if b.rows[r+1] > b.rows[r] && (len(sources) == 0 || sources[len(sources)-1] != k.source) {
+				sources = append(sources, k.source)
+			}
+		}
+		return sources
+	}
+	for _, s := range b.view.sources {
+		if t := s.tables[b.id]; t != nil && t.total() > 0 {
+			sources = append(sources, s)
+		}
+	}
+	return sources
+}
+
 // mostRuns is how many runs InMemory looks at.
 const mostRuns = 4096
 
@@ -217,8 +239,12 @@ func (c *Column) Stride() int64 {
 		return 0
 	}
 	runs := 0
-	for _, s := range c.view.sources {
-		runs += len(s.runs)
+	if n := c.view.narrow; n != nil {
+		runs = len(n.chosen.Load().runs)
+	} else {
+		for _, s := range c.view.sources {
+			runs += len(s.runs)
+		}
 	}
 	return f.size / int64(max(1, runs))
 }
@@ -235,6 +261,9 @@ func (c *Column) InMemory() bool {
 		return false
 	}
 	left := mostRuns
+	if n := c.view.narrow; n != nil {
+		return n.inMemory(c.bank, k.column, left)
+	}
 	for _, s := range c.view.sources {
 		t := s.tablesSoFar()[k.bank]
 		if t == nil {
@@ -333,6 +362,22 @@ func (c *Column) copyOut(ctx context.Context, f *frame, p []byte, off int64) err
 	return c.readRows(ctx, p[n:], off+int64(n)-int64(len(f.header)))
 }
 
+// Content is the whole content of a small column: the values, without a header.
+func (c *Column) Content(ctx context.Context) ([]byte, error) {
+	if err := c.Open(ctx); err != nil {
+		return nil, err
+	}
+	f, err := c.measure(ctx)
+	if err != nil {
+		return nil, err
+	}
+	p := make([]byte, f.rows*c.width)
+	if len(p) == 0 {
+		return p, nil
+	}
+	return p, c.fill(ctx, p, 0)
+}
+
 // readRows fills p, which is not empty, from byte pos of the content on.
 func (c *Column) readRows(ctx context.Context, p []byte, pos int64) error {
 	row, skip := pos/c.width, pos%c.width
@@ -349,47 +394,129 @@ func (c *Column) readRows(ctx context.Context, p []byte, pos int64) error {
 	return nil
 }
 
-// place finds where a row of the bank lies: in which source of the view, which
-// run of it, and how many rows of the run come before.
-func (b *Bank) place(row int64) (s *source, i, r int, in int64) {
-	i = before(b.rows, row)
-	s = b.view.sources[i]
+// stretch is a run, or what a view keeps of it.
+type stretch struct {
+	source *source
+	i      int // of the view's sources; not of a view of some entries
+	r      int // run of the source; or of what the view keeps
+}
+
+// stretches are the runs of the view, in order, once it is counted.
+func (v *View) stretches() iter.Seq[stretch] {
+	return func(yield func(stretch) bool) {
+		if n := v.narrow; n != nil {
+			for r, k := range n.chosen.Load().runs {
+				if !yield(stretch{k.source, 0, r}) {
+					return
+				}
+			}
+			return
+		}
+		for i, s := range v.sources {
+			for r := range s.runs {
+				if !yield(stretch{s, i, r}) {
+					return
+				}
+			}
+		}
+	}
+}
+
+// runOf is the number of a run, as source.runAt has it.
+func (v *View) runOf(x stretch) int32 {
+	if v.narrow != nil {
+		return v.narrow.chosen.Load().runs[x.r].run
+	}
+	return int32(x.r)
+}
+
+// entriesIn is how many entries the view has in a run.
+func (v *View) entriesIn(x stretch) int64 {
+	if v.narrow != nil {
+		return v.narrow.chosen.Load().runs[x.r].entries
+	}
+	return x.source.runs[x.r].entries
+}
+
+// wants is what decodes for the view gather.
+func (v *View) wants() wants {
+	if v.narrow != nil {
+		return v.narrow.wants
+	}
+	return v.chain.m.chainWants
+}
+
+// place finds where a row of the bank lies: in which run, and how many rows of
+// that come before.
+func (b *Bank) place(row int64) (x stretch, in int64) {
+	i := before(b.rows, row)
+	if n := b.view.narrow; n != nil {
+		return stretch{n.chosen.Load().runs[i].source, 0, i}, row - b.rows[i]
+	}
+	s := b.view.sources[i]
 	in = row - b.rows[i]
 	t := s.tables[b.id]
-	r = before(t.rows, in)
-	return s, i, r, in - t.rows[r]
+	r := before(t.rows, in)
+	return stretch{s, i, r}, in - t.rows[r]
+}
+
+// in is the bank's rows in a run.
+func (b *Bank) in(x stretch) int64 {
+	if b.view.narrow != nil {
+		return b.rows[x.r+1] - b.rows[x.r]
+	}
+	if t := x.source.tables[b.id]; t != nil {
+		return t.in(x.r)
+	}
+	return 0
+}
+
+// chunk is a column's chunk of a run that the bank has rows in.
+func (b *Bank) chunk(ctx context.Context, x stretch, column int32) ([]byte, error) {
+	if n := b.view.narrow; n != nil {
+		return n.chunk(ctx, x.r, b.id, column, b.in(x))
+	}
+	return b.view.chain.m.chunk(ctx, x.source, chunkKey{x.source.number, int32(x.r), b.id, column})
 }
 
 // fillContent copies content out of chunks.
 func (c *Column) fillContent(ctx context.Context, p []byte, row int64) error {
 	for len(p) > 0 {
-		s, _, r, in := c.bank.place(row)
-		k := chunkKey{s.number, int32(r), c.bank.id, int32(c.index)}
-		chunk, err := c.view.chain.m.chunk(ctx, s, k)
+		x, in := c.bank.place(row)
+		chunk, err := c.bank.chunk(ctx, x, int32(c.index))
 		if err != nil {
 			return err
 		}
 		n := copy(p, chunk[in*c.width:])
 		p = p[n:]
-		if in*c.width+int64(n) == int64(len(chunk)) {
-			c.view.chain.m.chunks.done(k)
-			if row+int64(n)/c.width == c.bank.rows[len(c.bank.rows)-1] {
-				c.view.chain.m.finish(c.key())
-			}
-		}
 		row += int64(n) / c.width
+		if in*c.width+int64(n) == int64(len(chunk)) {
+			c.done(x, row)
+		}
 	}
 	return nil
 }
 
-// ends is the rows of the bank in run r up to and with each of its entries; nil
+// done notes that a chunk has been read to its end, which is that row of the bank.
+func (c *Column) done(x stretch, row int64) {
+	m := c.view.chain.m
+	if n := c.view.narrow; n != nil {
+		m.chunks.done(n.key(x.r, c.bank.id, int32(c.index)))
+		return
+	}
+	m.chunks.done(chunkKey{x.source.number, int32(x.r), c.bank.id, int32(c.index)})
+	if row == c.bank.rows[len(c.bank.rows)-1] {
+		m.finish(c.key())
+	}
+}
+
+// ends is the rows of the bank in a run up to and with each of its entries; nil
 // if there are none.
-func (b *Bank) ends(ctx context.Context, s *source, r int) ([]byte, error) {
-	t := s.tables[b.id]
-	if t == nil || t.in(r) == 0 {
+func (b *Bank) ends(ctx context.Context, x stretch) ([]byte, error) {
+	if b.in(x) == 0 {
 		return nil, nil
 	}
-	return b.view.chain.m.chunk(ctx, s, chunkKey{s.number, int32(r), b.id, endsColumn})
+	return b.chunk(ctx, x, endsColumn)
 }
 
 // end is the rows up to and with entry e of a run, and up to it without.
@@ -409,9 +536,11 @@ func (s *source) runOf(entry int64) int {
 }
 
 // eachRun calls f for the runs that hold the n entries of the view from first
-// on: with the source and its place in the view, the run, its first entry that is
-// asked for, and how many are.
-func (v *View) eachRun(first, n int64, f func(s *source, i, r int, from, n int64) error) error {
+// on: with the first entry that is asked for, and how many are.
+func (v *View) eachRun(first, n int64, f func(x stretch, from, n int64) error) error {
+	if v.narrow != nil {
+		return v.narrow.eachRun(first, n, f)
+	}
 	for n > 0 {
 		i := before(v.starts, first)
 		s := v.sources[i]
@@ -419,7 +548,7 @@ func (v *View) eachRun(first, n int64, f func(s *source, i, r int, from, n int64
 		r := s.runOf(in)
 		from := in - s.runs[r].entry
 		take := min(n, s.runs[r].entries-from)
-		if err := f(s, i, r, from, take); err != nil {
+		if err := f(stretch{s, i, r}, from, take); err != nil {
 			return err
 		}
 		first += take
@@ -428,12 +557,23 @@ func (v *View) eachRun(first, n int64, f func(s *source, i, r int, from, n int64
 	return nil
 }
 
-// rowsBefore is the rows of the bank before run r of source i of the view.
-func (b *Bank) rowsBefore(i, r int) int64 {
-	if t := b.view.sources[i].tables[b.id]; t != nil {
-		return b.rows[i] + t.rows[r]
+// entriesBefore is the entries of the view before a run.
+func (v *View) entriesBefore(x stretch) int64 {
+	if v.narrow != nil {
+		return v.narrow.chosen.Load().starts[x.r]
 	}
-	return b.rows[i]
+	return v.starts[x.i] + x.source.runs[x.r].entry
+}
+
+// rowsBefore is the rows of the bank before a run.
+func (b *Bank) rowsBefore(x stretch) int64 {
+	if b.view.narrow != nil {
+		return b.rows[x.r]
+	}
+	if t := x.source.tables[b.id]; t != nil {
+		return b.rows[x.i] + t.rows[x.r]
+	}
+	return b.rows[x.i]
 }
 
 func put(p []byte, v int64) []byte {
@@ -448,12 +588,12 @@ func (c *Column) fillOffsets(ctx context.Context, p []byte, row int64) error {
 	if last {
 		n--
 	}
-	err := c.view.eachRun(row, n, func(s *source, i, r int, from, n int64) error {
-		ends, err := c.bank.ends(ctx, s, r)
+	err := c.view.eachRun(row, n, func(x stretch, from, n int64) error {
+		ends, err := c.bank.ends(ctx, x)
 		if err != nil {
 			return err
 		}
-		base := c.bank.rowsBefore(i, r)
+		base := c.bank.rowsBefore(x)
 		for e := from; e < from+n; e++ {
 			_, upTo := end(ends, e)
 			p = put(p, base+upTo)
@@ -468,15 +608,15 @@ func (c *Column) fillOffsets(ctx context.Context, p []byte, row int64) error {
 
 // eachRowRun calls f for the runs that hold the n rows of the bank from first
 // on: with the run's ends, its first row that is asked for, and how many are.
-func (b *Bank) eachRowRun(ctx context.Context, first, n int64, f func(s *source, i, r int, ends []byte, from, n int64) error) error {
+func (b *Bank) eachRowRun(ctx context.Context, first, n int64, f func(x stretch, ends []byte, from, n int64) error) error {
 	for n > 0 {
-		s, i, r, in := b.place(first)
-		ends, err := b.ends(ctx, s, r)
+		x, in := b.place(first)
+		ends, err := b.ends(ctx, x)
 		if err != nil {
 			return err
 		}
-		take := min(n, s.tables[b.id].in(r)-in)
-		if err := f(s, i, r, ends, in, take); err != nil {
+		take := min(n, b.in(x)-in)
+		if err := f(x, ends, in, take); err != nil {
 			return err
 		}
 		first += take
@@ -499,8 +639,8 @@ func eachRow(ends []byte, first, n int64, f func(row, entry int64)) {
 
 // fillEntry gives the entry that each row belongs to.
 func (c *Column) fillEntry(ctx context.Context, p []byte, row int64) error {
-	return c.bank.eachRowRun(ctx, row, int64(len(p))/8, func(s *source, i, r int, ends []byte, from, n int64) error {
-		base := c.view.starts[i] + s.runs[r].entry
+	return c.bank.eachRowRun(ctx, row, int64(len(p))/8, func(x stretch, ends []byte, from, n int64) error {
+		base := c.view.entriesBefore(x)
 		eachRow(ends, from, n, func(_, e int64) { p = put(p, base+e) })
 		return nil
 	})
@@ -511,16 +651,16 @@ func (c *Column) fillEntry(ctx context.Context, p []byte, row int64) error {
 func (c *Column) fillPointer(ctx context.Context, p []byte, row int64) error {
 	b := c.bank
 	size := b.schema.Columns[b.pindex].Type.Size
-	return b.eachRowRun(ctx, row, int64(len(p))/8, func(s *source, i, r int, ends []byte, from, n int64) error {
-		pindex, err := c.view.chain.m.chunk(ctx, s, chunkKey{s.number, int32(r), b.id, int32(b.pindex)})
+	return b.eachRowRun(ctx, row, int64(len(p))/8, func(x stretch, ends []byte, from, n int64) error {
+		pindex, err := b.chunk(ctx, x, int32(b.pindex))
 		if err != nil {
 			return err
 		}
-		targets, err := b.target.ends(ctx, s, r)
+		targets, err := b.target.ends(ctx, x)
 		if err != nil {
 			return err
 		}
-		base := b.target.rowsBefore(i, r)
+		base := b.target.rowsBefore(x)
 		eachRow(ends, from, n, func(row, e int64) {
 			through, upTo := end(targets, e)
 			at := integer(pindex[row*int64(size):], size)
@@ -550,8 +690,8 @@ func integer(b []byte, size int) int64 {
 
 // fillEventTags copies event tags out of chunks.
 func (c *Column) fillEventTags(ctx context.Context, p []byte, row int64) error {
-	return c.view.eachRun(row, int64(len(p))/4, func(s *source, _, r int, from, n int64) error {
-		tags, err := c.view.chain.m.chunk(ctx, s, chunkKey{s.number, int32(r), tagsBank, 0})
+	return c.view.eachRun(row, int64(len(p))/4, func(x stretch, from, n int64) error {
+		tags, err := c.view.tags(ctx, x)
 		if err != nil {
 			return err
 		}
@@ -560,32 +700,57 @@ func (c *Column) fillEventTags(ctx context.Context, p []byte, row int64) error {
 	})
 }
 
+func (v *View) tags(ctx context.Context, x stretch) ([]byte, error) {
+	if v.narrow != nil {
+		return v.narrow.chunk(ctx, x.r, tagsBank, 0, 0)
+	}
+	return v.chain.m.chunk(ctx, x.source, chunkKey{x.source.number, int32(x.r), tagsBank, 0})
+}
+
 // fillRecordTags gives each entry its record's user word 1.
-func (c *Column) fillRecordTags(_ context.Context, p []byte, row int64) error {
-	return c.view.eachRun(row, int64(len(p))/8, func(s *source, _, r int, from, n int64) error {
-		for _, h := range s.file.Records[s.runs[r].first : s.runs[r].first+s.runs[r].records] {
-			events := int64(h.Events)
-			for ; from < events && n > 0; from, n = from+1, n-1 {
-				p = put(p, h.UserTag)
+func (c *Column) fillRecordTags(ctx context.Context, p []byte, row int64) error {
+	return c.view.eachRun(row, int64(len(p))/8, func(x stretch, from, n int64) error {
+		run, of, err := c.view.entriesOf(ctx, x)
+		if err != nil {
+			return err
+		}
+		headers := x.source.file.Records[run.first : run.first+run.records]
+		next := int64(headers[0].Events)
+		for i := from; i < from+n; i++ {
+			for e := of.at(i); e >= next; {
+				headers = headers[1:]
+				next += int64(headers[0].Events)
 			}
-			from -= events
-			if n == 0 {
-				break
-			}
+			p = put(p, headers[0].UserTag)
 		}
 		return nil
 	})
 }
 
 // fillEntryNumbers gives each entry its number in the whole chain.
-func (c *Column) fillEntryNumbers(_ context.Context, p []byte, row int64) error {
-	return c.view.eachRun(row, int64(len(p))/8, func(s *source, _, r int, from, n int64) error {
-		first := s.first + s.runs[r].entry + from
-		for e := range n {
-			p = put(p, first+e)
+func (c *Column) fillEntryNumbers(ctx context.Context, p []byte, row int64) error {
+	return c.view.eachRun(row, int64(len(p))/8, func(x stretch, from, n int64) error {
+		run, of, err := c.view.entriesOf(ctx, x)
+		if err != nil {
+			return err
+		}
+		first := x.source.first + run.entry
+		for i := from; i < from+n; i++ {
+			p = put(p, first+of.at(i))
 		}
 		return nil
 	})
+}
+
+// entriesOf is a run, and which of its entries the view has.
+func (v *View) entriesOf(ctx context.Context, x stretch) (*run, picked, error) {
+	if n := v.narrow; n != nil {
+		c := n.chosen.Load()
+		of, err := n.picked(ctx, c, x.r)
+		return x.source.runAt(c.runs[x.r].run), of, err
+	}
+	run := &x.source.runs[x.r]
+	return run, picked{to: run.entries}, nil
 }
 
 // A reader counts as sequential after this many reads, each of which began
@@ -615,9 +780,13 @@ func (c *Column) lookAhead(row, n int64) {
 	// Twice the decodes that can run at once keeps them busy; what is decoded
 	// ahead must not push out what is being read.
 	ahead := int64(2 * m.threads)
-	s, _, r, _ := c.bank.place(row)
-	t := s.tables[c.bank.id]
-	for ; ahead > 0 && r < len(s.runs); r++ {
+	x, _ := c.bank.place(row)
+	if v := c.view; v.narrow != nil {
+		v.narrow.lookAhead(c.bank, x.r, k.column, ahead)
+		return
+	}
+	s, t := x.source, x.source.tables[c.bank.id]
+	for r := x.r; ahead > 0 && r < len(s.runs); r++ {
 		if t.in(r) == 0 {
 			continue
 		}
@@ -625,6 +794,6 @@ func (c *Column) lookAhead(row, n int64) {
 		if s.runs[r].inflated*int64(2*m.threads) > m.chunks.budget/2 {
 			return
 		}
-		m.ahead(s, chunkKey{s.number, int32(r), k.bank, k.column})
+		m.ahead(s, chunkKey{s.number, int32(r), k.bank, k.column}, m.chainWants)
 	}
 }

@@ -21,8 +21,6 @@ type table struct {
 	kind   string  // what a structure without a schema is, for messages
 	rows   []int64 // rows in the runs before run i; one more than there are runs
 	filled int64   // entries that have rows
-	most   int64   // rows of the entry that has most of them
-	stored int64   // bytes of the file, where all its records are split; -1: unknown
 	err    error   // why the bank cannot be served
 
 	primitive uint8  // type of a primitive node
@@ -48,7 +46,7 @@ func (c *Chain) countWhen(mode IndexMode, threads int) {
 		}
 	}
 	var soon <-chan time.Time
-	if mode == IndexAuto && size < autoLimit && first != nil {
+	if mode == IndexAuto && size < autoLimit && first != nil && c.view.narrow == nil {
 		soon = time.After(autoDelay)
 		first.begin()
 	}
@@ -211,7 +209,7 @@ func (s *source) count() error {
 		begun += s.runs[r].data
 		g.Go(func() error {
 			return m.withDecoder(ctx, s, &s.runs[r], func(d *decoder) error {
-				out, err := d.decode(s, r, m.passWants(s, &s.runs[r]), m.note)
+				out, err := d.decode(s, int32(r), m.passWants(s, &s.runs[r]), m.note)
 				if err != nil {
 					s.chain.faults.add(err)
 					if unread(err) {
@@ -290,12 +288,6 @@ func (s *source) merge(tables map[bankID]*table, r int, p *part) {
 	}
 	t.rows[r+1] = p.rows
 	t.filled += p.filled
-	t.most = max(t.most, int64(p.most))
-	if p.stored < 0 || t.stored < 0 {
-		t.stored = unknownSize
-	} else {
-		t.stored += p.stored
-	}
 }
 
 // verify reads every record of every file whole, streams included, and takes
@@ -342,8 +334,23 @@ func (c *Chain) verify(ctx context.Context, threads int) error {
 
 // verifyRecord reads record i and inflates every stream of it.
 func verifyRecord(f *hipo.File, i int, rec *hipo.Record) error {
-	if err := f.ReadRecord(i, rec); err != nil {
+	if err := f.ReadRecord(i, rec); err != nil || !rec.Header.Split() {
 		return err
 	}
-	return rec.InflateStreams()
+	for b := range rec.Banks {
+		if len(rec.Banks[b].Spans) == 0 {
+			continue
+		}
+		if rec.Columns(b) == 0 {
+			if _, err := rec.Data(b); err != nil {
+				return err
+			}
+		}
+		for k := range rec.Columns(b) {
+			if _, err := rec.Column(b, k); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"slices"
+	"sort"
 
 	"github.com/hipofs/hipofs/hipo"
 )
@@ -55,6 +56,47 @@ func makeRuns(records []hipo.RecordHeader) []run {
 	return runs
 }
 
+// runAt is the run numbered r: one of those that the file is cut into or, from
+// len(s.runs) on, a single record. A view of few entries needs no more.
+func (s *source) runAt(r int32) *run {
+	if int(r) < len(s.runs) {
+		return &s.runs[r]
+	}
+	record := int(r) - len(s.runs)
+	whole, base := s.wholeRun(r)
+	h := &s.file.Records[record]
+	return &run{
+		first: record, records: 1, entry: s.runs[whole].entry + base, entries: int64(h.Events),
+		data: h.DataLength, inflated: h.Inflated(), stored: h.Length, split: h.Split(), byColumn: h.ByColumn(),
+	}
+}
+
+// recordRun is the number of the run that is a record alone.
+func (s *source) recordRun(record int) int32 {
+	if whole := s.runOfRecord(record); s.runs[whole].records == 1 {
+		return int32(whole)
+	}
+	return int32(len(s.runs) + record)
+}
+
+// wholeRun is the run of the file that the run numbered r is, or lies in, and how
+// many of its entries come before.
+func (s *source) wholeRun(r int32) (whole int, base int64) {
+	if int(r) < len(s.runs) {
+		return int(r), 0
+	}
+	record := int(r) - len(s.runs)
+	whole = s.runOfRecord(record)
+	for _, h := range s.file.Records[s.runs[whole].first:record] {
+		base += int64(h.Events)
+	}
+	return whole, base
+}
+
+func (s *source) runOfRecord(record int) int {
+	return sort.Search(len(s.runs)-1, func(r int) bool { return s.runs[r+1].first > record })
+}
+
 // wanted says which columns of a bank a decode keeps, by column; nil if none.
 // It is asked once a bank and run.
 type wanted func(bank bankID, layout *hipo.Schema) []bool
@@ -66,8 +108,6 @@ type part struct {
 	kind    string // what a structure without a schema is, for messages
 	rows    int64
 	filled  int64    // entries that have rows
-	most    uint32   // rows of the entry that has most of them
-	stored  int64    // bytes of the file, where split records tell; -1: unknown
 	counts  []uint32 // rows of each entry; the decoder's memory
 	keep    []bool   // columns to gather; nil: none
 	columns [][]byte // chunks; empty where not kept
@@ -76,9 +116,6 @@ type part struct {
 	primitive uint8  // type of a primitive node
 	format    string // of a composite bank
 }
-
-// unknownSize is the stored size of a bank that is stored together with others.
-const unknownSize = -1
 
 // ends makes the chunk of endsColumn of the counts of a run.
 func ends(counts []uint32) []byte {
@@ -113,7 +150,7 @@ type decoder struct {
 
 	src    *source
 	run    *run
-	r      int   // its number
+	r      int32 // its number
 	number int   // of the record at hand in its file
 	base   int64 // number in the run of its first entry
 	whole  int   // bank of the record whose stream is in data; -1: none
@@ -123,13 +160,8 @@ type decoder struct {
 // decode reads the records of run r and gathers what is wanted. An error means
 // that a record is damaged or unreadable; a bank that is damaged alone has its
 // part's err. After each record, count sees what it took.
-func (d *decoder) decode(src *source, r int, want wanted, count func(*hipo.Record)) (*decoded, error) {
-	return d.decodeRun(src, r, &src.runs[r], want, count)
-}
-
-// decodeRun does the same for ru, which is run r or a piece of it.
-func (d *decoder) decodeRun(src *source, r int, ru *run, want wanted, count func(*hipo.Record)) (*decoded, error) {
-	d.src, d.run, d.r, d.base = src, ru, r, 0
+func (d *decoder) decode(src *source, r int32, want wanted, count func(*hipo.Record)) (*decoded, error) {
+	d.src, d.run, d.r, d.base = src, src.runAt(r), r, 0
 	if err := src.confirm(); err != nil {
 		return nil, err
 	}
@@ -191,13 +223,7 @@ func (d *decoder) gatherRecord(want wanted) error {
 	for _, t := range d.rec.Tags {
 		d.out.tags = binary.LittleEndian.AppendUint32(d.out.tags, t)
 	}
-	switch {
-	case d.src.chain.checks:
-		if err := d.rec.InflateStreams(); err != nil {
-			return err
-		}
-		return d.rec.Audit()
-	case d.src.chain.allSums:
+	if d.src.chain.allSums {
 		return d.readStreams()
 	}
 	return nil
@@ -378,11 +404,6 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 			return nil
 		}
 	}
-	if d.run.split {
-		p.stored += d.rec.Stored(i)
-	} else {
-		p.stored = unknownSize
-	}
 	size := uint32(p.layout.RowSize)
 	counts := p.counts[d.base:]
 	keep := p.keep != nil
@@ -399,7 +420,6 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 		}
 		if rows > 0 {
 			counts[s.Event] = rows
-			p.most = max(p.most, rows)
 			total += int(rows)
 			filled++
 		}
@@ -443,8 +463,8 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 // expect is how many rows the part will have, as far as can be known: those that
 // were counted, or as many an entry as in the last run and a few more.
 func (d *decoder) expect(p *part, atLeast int) int {
-	if t := d.src.tablesSoFar()[p.bank]; t != nil {
-		return max(atLeast, int(t.in(d.r)))
+	if t := d.src.tablesSoFar()[p.bank]; t != nil && int(d.r) < len(d.src.runs) {
+		return max(atLeast, int(t.in(int(d.r))))
 	}
 	n := int(d.density[p.bank] * float64(d.run.entries))
 	return max(atLeast, min(n+n/32, int(d.run.data)/p.layout.RowSize))

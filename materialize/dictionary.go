@@ -3,6 +3,7 @@ package materialize
 import (
 	"fmt"
 	"path"
+	"slices"
 	"strings"
 	"sync"
 
@@ -27,6 +28,7 @@ type dictionary struct {
 	schemas []*hipo.Schema // by bankID; not of nodes
 	hidden  []bool         // by bankID: left out by --banks
 	visible []bankID       // in order
+	shown   *BankSet       // of them
 	byName  map[string]bankID
 	plans   map[string]*plan // by the text of a file's dictionary
 
@@ -42,6 +44,7 @@ type dictionary struct {
 type plan struct {
 	dictionary *hipo.Dictionary
 	banks      []bankID // visible ones, in the order of this dictionary
+	shown      *BankSet // of them
 	byID       map[uint32][]planBank
 	conflicts  map[bankID]string // banks that this dictionary contradicts itself about
 }
@@ -93,6 +96,13 @@ func (d *dictionary) unite(sources []*source, patterns []string) error {
 		s.plan = p
 		if sameMeaning(p.dictionary, s.file.Dictionary) {
 			s.file.Dictionary = p.dictionary
+		}
+	}
+	d.shown = newBankSet(d.schemas, d.visible)
+	for _, p := range d.plans {
+		p.shown = d.shown
+		if !slices.Equal(p.banks, d.visible) {
+			p.shown = newBankSet(d.schemas, p.banks)
 		}
 	}
 	return nil

@@ -2,7 +2,7 @@
 // bytes that can be read from any offset.
 //
 // A Chain is the given files in order, read as one. A View is what a tree
-// shows: the whole chain, or one file of it. A View has Banks, a Bank has
+// shows: the whole chain, one file of it, or some entries of another view. A View has Banks, a Bank has
 // Columns, and a Column answers Size, Open and ReadAt. Lengths are bytes,
 // rows or entries, as the names say.
 //

@@ -119,7 +119,7 @@ func (s *source) understand(head *indexHead, path string) (*saved, map[bankID]*t
 	verified := map[columnKey]error{}
 	for i := range head.tables {
 		x := &head.tables[i]
-		t := &table{filled: x.filled, most: x.most, stored: x.stored, primitive: x.prim, format: x.format}
+		t := &table{filled: x.filled, primitive: x.prim, format: x.format}
 		id, ok := s.chain.banks.byName[x.name]
 		switch {
 		case x.name != "" && (!ok || s.plan.dictionary.Lookup(x.name) == nil):
@@ -156,9 +156,6 @@ func (s *source) understand(head *indexHead, path string) (*saved, map[bankID]*t
 				return fail(errIndex)
 			}
 			t.rows[r+1] = t.rows[r] + n
-		}
-		if t.err == nil && x.most > t.total() || x.stored > s.length {
-			return fail(errIndex)
 		}
 		for g, b := range head.counts[i] {
 			last := groups[g].first + groups[g].runs
@@ -241,7 +238,8 @@ func (s *source) dropIndex(idx *saved, why string) {
 		return
 	}
 	s.chain.m.chunks.forget(func(k chunkKey) bool {
-		return k.source == s.number && (k.column == endsColumn || k.bank == tagsBank)
+		// Views keep lists and counts that were made of it.
+		return (k.source == s.number || k.source < 0) && (k.column == endsColumn || k.bank == tagsBank || k.bank == pickedBank)
 	})
 	if s.owns(idx) {
 		os.Remove(idx.path) // another process may have been faster

@@ -238,8 +238,8 @@ func (c *Chain) Plan(ctx context.Context, bank, column string, from, to int64, e
 				return err
 			}
 			from, to = max(0, from), min(to, v.Entries())
-			return v.eachRun(from, max(0, to-from), func(s *source, _, r int, first, n int64) error {
-				return c.planRun(ctx, s, r, b.id, k, first, n, each)
+			return v.eachRun(from, max(0, to-from), func(x stretch, first, n int64) error {
+				return c.planRun(ctx, x.source, x.r, b.id, k, first, n, each)
 			})
 		}
 		return fmt.Errorf("bank %s has no column %s", bank, column)

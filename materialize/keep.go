@@ -208,6 +208,44 @@ func (m *materializer) passWants(s *source, r *run) wanted {
 	}
 }
 
+// runWants is what a decode gathers for a view of some of the entries: all of the
+// run or, if that is not to be, the banks that were asked for; always the chunk
+// itself with the others of its bank. Of a split record it takes only the streams
+// that the chunk needs. m.mu is held.
+func (m *materializer) runWants(s *source, k chunkKey, everything bool) (wanted, func(chunkKey) bool) {
+	content := k.bank != tagsBank && k.column != endsColumn
+	run := s.runAt(k.run)
+	asked := m.askedBanks()
+	takes := func(id bankID) bool {
+		switch {
+		case content && id == k.bank:
+			return true
+		case run.split:
+			return false
+		case int(id) >= len(m.chain.banks.schemas): // a node
+			return everything
+		case m.chain.banks.hidden[id] || !everything && !asked[id]:
+			return false
+		}
+		schema := m.chain.banks.schemas[id]
+		return len(s.plan.declared(schema.Group, schema.Item)) <= maxNamesKept
+	}
+	want := func(id bankID, layout *hipo.Schema) []bool {
+		if !takes(id) {
+			return nil
+		}
+		keep := make([]bool, len(layout.Columns))
+		for c := range keep {
+			keep[c] = !run.byColumn || c == int(k.column)
+		}
+		return keep
+	}
+	gives := func(other chunkKey) bool {
+		return takes(other.bank) && (!run.byColumn || other.column == k.column)
+	}
+	return want, gives
+}
+
 // keepPassed keeps what a pass gathered.
 func (m *materializer) keepPassed(s *source, r int, out *decoded) {
 	if m.chain.allSums {

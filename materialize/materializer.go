@@ -3,13 +3,16 @@ package materialize
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/hashicorp/golang-lru/v2/simplelru"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/hipofs/hipofs/hipo"
@@ -30,6 +33,7 @@ type materializer struct {
 
 	mu       sync.Mutex
 	decoders []*decoder // at rest, the last used on top
+	looks    *simplelru.LRU[flightKey, []*looked]
 	flights  map[flightKey][]*flight
 	asked    []columnKey // content that was asked for, in order
 	askedFor map[columnKey]bool
@@ -66,7 +70,12 @@ func newMaterializer(c *Chain, memory int64, threads int) *materializer {
 	for _, s := range c.sources {
 		s.places = make(chan struct{}, threads)
 	}
+	looks, err := simplelru.NewLRU[flightKey, []*looked](rememberedLooks, nil)
+	if err != nil {
+		panic("internal error: " + err.Error())
+	}
 	return &materializer{
+		looks: looks,
 		chain: c, chunks: newChunks(memory - room - aside), threads: threads,
 		inflated: inflated, workers: make(chan struct{}, threads), waiters: newWaiters(),
 		room: semaphore.NewWeighted(max(room, 1)), roomAll: max(room, 1),
@@ -77,6 +86,10 @@ func newMaterializer(c *Chain, memory int64, threads int) *materializer {
 // need is about the memory that decoding the run takes: its largest record as
 // stored and inflated, and what is gathered from it.
 func (r *run) need() int64 { return r.stored + r.inflated + min(r.inflated, runBytes) }
+
+// rememberedLooks is of how many runs it is remembered what banks they have: an
+// event display asks for one event after the other.
+const rememberedLooks = 256
 
 // tooLargeToKeep is the inflated length from which a decoder's memory is given
 // back after use.
@@ -146,12 +159,14 @@ type flightKey struct{ source, run int32 }
 
 // flight is the decoding of one run, under way, and those who wait for it.
 type flight struct {
-	want    map[bankID][]bool // by column
+	want    wanted
+	gives   func(chunkKey) bool // whether it gathers a chunk of content
 	cancel  context.CancelFunc
 	done    chan struct{}
 	waiters int // under materializer.mu
 
 	chunks map[chunkKey][]byte // once done
+	found  []*looked
 	faults map[bankID]error
 	err    error
 }
@@ -162,13 +177,32 @@ func (f *flight) covers(k chunkKey) bool {
 	if k.column == endsColumn || k.bank == tagsBank {
 		return true
 	}
-	keep := f.want[k.bank]
-	return int(k.column) < len(keep) && keep[k.column]
+	return f.gives(k)
+}
+
+// wants decides what a decode for a chunk gathers.
+type wants func(s *source, k chunkKey) (want wanted, gives func(chunkKey) bool)
+
+// looked is a bank as a decode has found it in a run.
+type looked struct {
+	bank   bankID
+	layout *hipo.Schema
+	kind   string // what a structure without a schema is, for messages
+	total  int64  // rows
+	err    error  // why the bank cannot be served
+
+	primitive uint8  // type of a primitive node
+	format    string // of a composite bank
 }
 
 // chunk gives a chunk of a counted file: kept, from a decode under way, or
 // decoded now. It gives up with the context; the decode goes on if others wait.
 func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte, error) {
+	return m.chunkBy(ctx, s, k, m.chainWants)
+}
+
+// chunkBy gives a chunk, which it decodes, if need be, with others that w wants.
+func (m *materializer) chunkBy(ctx context.Context, s *source, k chunkKey, w wants) ([]byte, error) {
 	if err := s.contrary.Load(); err != nil {
 		return nil, *err
 	}
@@ -176,10 +210,8 @@ func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte
 		m.hits.Add(1)
 		return b, nil
 	}
-	if k.column == endsColumn || k.bank == tagsBank {
-		if b, ok := m.fromIndex(s, k); ok {
-			return b, nil
-		}
+	if b, ok := m.known(s, k); ok {
+		return b, nil
 	}
 	m.mu.Lock()
 	// It may have come while nobody was looking.
@@ -189,10 +221,78 @@ func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte
 		return b, nil
 	}
 	m.misses.Add(1)
-	f := m.join(s, k)
+	f := m.join(s, k, w)
 	f.waiters++
 	m.mu.Unlock()
+	if err := m.awaitFlight(ctx, s, k, f); err != nil {
+		return nil, err
+	}
+	if err := f.faults[k.bank]; err != nil {
+		return nil, err
+	}
+	if err := s.contrary.Load(); err != nil { // found by another decode meanwhile
+		return nil, *err
+	}
+	b, ok := f.chunks[k]
+	if !ok && k.column == endsColumn { // a record alone may have no row of what its run has
+		return make([]byte, 4*s.runAt(k.run).entries), nil
+	}
+	if !ok {
+		return nil, fmt.Errorf("internal error: decoding run %d of %s gave no column %d of %s", k.run, s.file.Name, k.column, m.chain.bankName(k.bank))
+	}
+	return b, nil
+}
 
+// known makes a chunk without a decode, if that can be: out of an index or, of a
+// record alone, out of what is there of the run that it lies in.
+func (m *materializer) known(s *source, k chunkKey) ([]byte, bool) {
+	counts := k.column == endsColumn || k.bank == tagsBank
+	if int(k.run) < len(s.runs) {
+		if counts {
+			return m.fromIndex(s, k)
+		}
+		return nil, false
+	}
+	whole, from := s.wholeRun(k.run)
+	to := from + s.runAt(k.run).entries
+	there := func(column int32) ([]byte, bool) {
+		in := chunkKey{k.source, int32(whole), k.bank, column}
+		b, ok := m.chunks.get(in)
+		if !ok {
+			b, ok = m.known(s, in)
+		}
+		return b, ok
+	}
+	all, ok := there(k.column)
+	if !ok {
+		return nil, false
+	}
+	if k.bank == tagsBank {
+		return all[4*from : 4*to], true
+	}
+	ends := all
+	if !counts {
+		if ends, ok = there(endsColumn); !ok {
+			return nil, false
+		}
+	}
+	_, first := end(ends, from)
+	if !counts {
+		last, _ := end(ends, to-1)
+		rows, _ := end(ends, int64(len(ends)/4-1))
+		width := int64(len(all)) / rows
+		return all[first*width : last*width], true
+	}
+	b := make([]byte, 0, 4*(to-from))
+	for e := from; e < to; e++ {
+		through, _ := end(ends, e)
+		b = binary.LittleEndian.AppendUint32(b, uint32(through-first))
+	}
+	return b, true
+}
+
+// awaitFlight waits for a flight of which the caller is one of the waiters.
+func (m *materializer) awaitFlight(ctx context.Context, s *source, k chunkKey, f *flight) error {
 	who := m.reader(ctx, s, k)
 	m.waiters.enter(who)
 	var err error
@@ -203,24 +303,32 @@ func (m *materializer) chunk(ctx context.Context, s *source, k chunkKey) ([]byte
 	}
 	m.waiters.leave(who)
 	m.leave(k, f)
-	if err != nil {
-		return nil, err
-	}
-	if f.err != nil {
+	if err == nil && f.err != nil {
 		s.wasVerified(k, f.err)
-		return nil, f.err
+		err = f.err
 	}
-	if err := f.faults[k.bank]; err != nil {
-		return nil, err
-	}
-	if err := s.contrary.Load(); err != nil { // found by another decode meanwhile
+	return err
+}
+
+// look gives what banks a run has, whether its file is counted or not: remembered,
+// or from a decode that also gathers what w wants.
+func (m *materializer) look(ctx context.Context, s *source, r int32, w wants) ([]*looked, error) {
+	if err := s.contrary.Load(); err != nil {
 		return nil, *err
 	}
-	b, ok := f.chunks[k]
-	if !ok {
-		return nil, fmt.Errorf("internal error: decoding run %d of %s gave no column %d of %s", k.run, s.file.Name, k.column, m.chain.bankName(k.bank))
+	k := chunkKey{s.number, r, tagsBank, 0}
+	m.mu.Lock()
+	if found, ok := m.looks.Get(flightKey{s.number, r}); ok {
+		m.mu.Unlock()
+		return found, nil
 	}
-	return b, nil
+	f := m.join(s, k, w)
+	f.waiters++
+	m.mu.Unlock()
+	if err := m.awaitFlight(ctx, s, k, f); err != nil {
+		return nil, err
+	}
+	return f.found, nil
 }
 
 // reader is who waits for a decode that gives a chunk.
@@ -237,8 +345,15 @@ func (m *materializer) reader(ctx context.Context, s *source, k chunkKey) *Waiti
 		who.Bank = fmt.Sprintf("%d.%d", group, item)
 	}
 	who.Column = "offsets"
-	if k.column != endsColumn {
-		who.Column = s.tables[k.bank].layout.Columns[k.column].Name
+	switch {
+	case k.column == endsColumn:
+	case int(k.bank) < len(m.chain.banks.schemas):
+		who.Column = m.chain.banks.schemas[k.bank].Columns[k.column].Name
+	default:
+		who.Column = "f" + strconv.Itoa(int(k.column))
+		if t := s.tablesSoFar()[k.bank]; t != nil {
+			who.Column = t.layout.Columns[k.column].Name
+		}
 	}
 	return who
 }
@@ -254,21 +369,21 @@ func (m *materializer) leave(k chunkKey, f *flight) {
 }
 
 // ahead starts to decode a chunk that will be asked for.
-func (m *materializer) ahead(s *source, k chunkKey) {
+func (m *materializer) ahead(s *source, k chunkKey, w wants) {
 	if m.chunks.has(k) {
 		return
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.join(s, k)
+	m.join(s, k, w)
 }
 
 // join finds the flight that gives a chunk, or starts one. m.mu is held.
-func (m *materializer) join(s *source, k chunkKey) *flight {
+func (m *materializer) join(s *source, k chunkKey, w wants) *flight {
 	if f := m.flying(k); f != nil {
 		return f
 	}
-	return m.launch(s, k, m.fly)
+	return m.launch(s, k, w, m.fly)
 }
 
 // flying is the flight under way that gives a chunk, nil if there is none. m.mu
@@ -283,13 +398,14 @@ func (m *materializer) flying(k chunkKey) *flight {
 }
 
 // launch starts a flight. m.mu is held.
-func (m *materializer) launch(s *source, k chunkKey, fly func(context.Context, *source, chunkKey, *flight)) *flight {
+func (m *materializer) launch(s *source, k chunkKey, w wants, fly func(context.Context, *source, chunkKey, *flight)) *flight {
 	fk := flightKey{k.source, k.run}
 	if m.finished[columnKey{k.bank, k.column}] {
 		m.begin(k.bank)
 	}
 	ctx, cancel := context.WithCancel(m.chain.ctx)
-	f := &flight{want: m.flightWants(s, k), cancel: cancel, done: make(chan struct{})}
+	want, gives := w(s, k)
+	f := &flight{want: want, gives: gives, cancel: cancel, done: make(chan struct{})}
 	m.flights[fk] = append(m.flights[fk], f)
 	m.chain.work.Go(func() {
 		if err := m.chain.guard(func() error { fly(ctx, s, k, f); return nil }); err != nil {
@@ -319,6 +435,21 @@ func (m *materializer) land(fk flightKey, f *flight) {
 	} else {
 		m.flights[fk] = fs
 	}
+}
+
+// chainWants is what a decode gathers for a reader of a whole file or chain.
+func (m *materializer) chainWants(s *source, k chunkKey) (wanted, func(chunkKey) bool) {
+	want := m.flightWants(s, k)
+	gives := func(k chunkKey) bool {
+		keep := want[k.bank]
+		return int(k.column) < len(keep) && keep[k.column]
+	}
+	return func(id bankID, layout *hipo.Schema) []bool {
+		if t := s.tables[id]; t == nil || !t.layout.SameLayout(layout) {
+			return nil // checkPart says so
+		}
+		return want[id]
+	}, gives
 }
 
 // flightWants decides what a decode for chunk k gathers: k; of the other
@@ -359,10 +490,13 @@ func (m *materializer) flightWants(s *source, k chunkKey) map[bankID][]bool {
 
 // fly decodes the run for a reader, and keeps what it gave.
 func (m *materializer) fly(ctx context.Context, s *source, k chunkKey, f *flight) {
-	f.err = m.withDecoder(ctx, s, &s.runs[k.run], func(d *decoder) error { return m.gather(d, s, k, f) })
+	f.err = m.withDecoder(ctx, s, s.runAt(k.run), func(d *decoder) error { return m.gather(d, s, k, f) })
 	if f.err != nil {
 		return
 	}
+	m.mu.Lock()
+	m.looks.Add(flightKey{k.source, k.run}, f.found)
+	m.mu.Unlock()
 	for ck, b := range f.chunks {
 		if ck != k {
 			m.chunks.add(ck, b)
@@ -376,7 +510,7 @@ func (m *materializer) fly(ctx context.Context, s *source, k chunkKey, f *flight
 // flyAside does the same for no reader: beside the decodes that readers wait
 // for, and keeping what needs nothing else to go.
 func (m *materializer) flyAside(_ context.Context, s *source, k chunkKey, f *flight) {
-	f.err = m.lendDecoder(&s.runs[k.run], func(d *decoder) error { return m.gather(d, s, k, f) })
+	f.err = m.lendDecoder(s.runAt(k.run), func(d *decoder) error { return m.gather(d, s, k, f) })
 	if f.err != nil {
 		return
 	}
@@ -387,12 +521,7 @@ func (m *materializer) flyAside(_ context.Context, s *source, k chunkKey, f *fli
 
 // gather decodes the run into a flight's chunks.
 func (m *materializer) gather(d *decoder, s *source, k chunkKey, f *flight) error {
-	out, err := d.decode(s, int(k.run), func(id bankID, layout *hipo.Schema) []bool {
-		if t := s.tables[id]; t == nil || !t.layout.SameLayout(layout) {
-			return nil // checkPart says so
-		}
-		return f.want[id]
-	}, m.note)
+	out, err := d.decode(s, k.run, f.want, m.note)
 	if err != nil {
 		m.chain.faults.add(err)
 		return err
@@ -401,10 +530,11 @@ func (m *materializer) gather(d *decoder, s *source, k chunkKey, f *flight) erro
 	f.faults = map[bankID]error{}
 	for i := range out.parts {
 		p := &out.parts[i]
-		err := s.checkPart(int(k.run), p)
-		if err == nil && f.want[p.bank] != nil {
-			err = m.checkEnds(s, int(k.run), p)
+		err := s.checkPart(k.run, p)
+		if err == nil && p.keep != nil {
+			err = m.checkEnds(s, k.run, p)
 		}
+		f.found = append(f.found, &looked{p.bank, p.layout, p.kind, p.rows, err, p.primitive, p.format})
 		if err != nil {
 			m.chain.faults.add(err)
 			f.faults[p.bank] = err
@@ -422,15 +552,15 @@ func (m *materializer) gather(d *decoder, s *source, k chunkKey, f *flight) erro
 
 // checkEnds compares the counts of entries that an index gives with what a
 // decode gave.
-func (m *materializer) checkEnds(s *source, r int, p *part) error {
-	k := chunkKey{s.number, int32(r), p.bank, endsColumn}
+func (m *materializer) checkEnds(s *source, r int32, p *part) error {
+	k := chunkKey{s.number, r, p.bank, endsColumn}
 	idx := s.index.Load()
 	if idx == nil || p.rows == 0 {
 		return nil
 	}
 	said, ok := m.chunks.get(k)
 	if !ok {
-		if said, ok = m.fromIndex(s, k); !ok {
+		if said, ok = m.known(s, k); !ok {
 			return nil
 		}
 	}
@@ -442,19 +572,20 @@ func (m *materializer) checkEnds(s *source, r int, p *part) error {
 }
 
 // checkPart compares what a decode gave with what was counted.
-func (s *source) checkPart(r int, p *part) error {
+func (s *source) checkPart(r int32, p *part) error {
 	if p.err != nil {
 		return p.err
 	}
-	t := s.tables[p.bank]
-	if t == nil || t.in(r) != p.rows {
+	tables := s.tablesSoFar()
+	t, run := tables[p.bank], s.runAt(r)
+	if tables != nil && (t == nil || int(r) < len(s.runs) && t.in(int(r)) != p.rows) {
 		err := fmt.Errorf("%s: %s has %d rows in records %d to %d, other than were counted: %w",
-			s.file.Name, s.chain.bankName(p.bank), p.rows, s.runs[r].first, s.runs[r].first+s.runs[r].records-1, ErrChanged)
+			s.file.Name, s.chain.bankName(p.bank), p.rows, run.first, run.first+run.records-1, ErrChanged)
 		return s.otherThanCounted("it counts other rows", err)
 	}
-	if t.err == nil && !t.layout.SameLayout(p.layout) {
+	if t != nil && t.err == nil && !t.layout.SameLayout(p.layout) {
 		err := fmt.Errorf("%s: %s has other columns in records %d to %d than were counted: %w",
-			s.file.Name, s.chain.bankName(p.bank), s.runs[r].first, s.runs[r].first+s.runs[r].records-1, ErrChanged)
+			s.file.Name, s.chain.bankName(p.bank), run.first, run.first+run.records-1, ErrChanged)
 		return s.otherThanCounted("it gives a structure other columns", err)
 	}
 	for k, b := range p.columns {

@@ -58,7 +58,7 @@ func TestPanicAnywhereIsAnErrorOfItsReaders(t *testing.T) {
 				return err
 			}
 			c.m.mu.Lock()
-			c.m.launch(c.sources[0], chunkKey{0, 0, col.bank.id, 0}, func(context.Context, *source, chunkKey, *flight) { panic("as told") })
+			c.m.launch(c.sources[0], chunkKey{0, 0, col.bank.id, 0}, c.m.chainWants, func(context.Context, *source, chunkKey, *flight) { panic("as told") })
 			c.m.mu.Unlock()
 			_, err := col.ReadAt(ctx, make([]byte, 8), 128)
 			return err

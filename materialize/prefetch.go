@@ -60,7 +60,7 @@ func (v *View) matching(patterns []string) (columns []*Column, none []string) {
 			columnPattern = "*"
 		}
 		found := false
-		for _, b := range v.banks {
+		for _, b := range v.Banks() {
 			if ok, _ := path.Match(bankPattern, b.Name); !ok {
 				continue
 			}
@@ -92,24 +92,19 @@ func (c *Column) chunkColumn() int32 {
 
 // chunkBytes is how long the column's chunks are, all together.
 func (c *Column) chunkBytes() (total int64) {
-	for _, s := range c.view.sources {
-		for r := range s.runs {
-			total += c.chunkSize(s, r)
-		}
+	for x := range c.view.stretches() {
+		total += c.chunkSize(x)
 	}
 	return total
 }
 
-// chunkSize is how long the column's chunk of run r is, 0 where there is none.
-func (c *Column) chunkSize(s *source, r int) int64 {
-	t := s.tables[c.bank.id]
-	switch {
-	case t == nil || t.in(r) == 0:
-		return 0
-	case c == c.bank.Offsets:
-		return 4 * s.runs[r].entries
+// chunkSize is how long the column's chunk of a run is, 0 where there is none.
+func (c *Column) chunkSize(x stretch) int64 {
+	rows := c.bank.in(x)
+	if c == c.bank.Offsets && rows > 0 {
+		return 4 * c.view.entriesIn(x)
 	}
-	return t.in(r) * c.width
+	return rows * c.width
 }
 
 // prefetchAll does what prefetch says, and tells how that ended.
@@ -180,22 +175,20 @@ func (c *Chain) fitting(columns []*Column) []*Column {
 // decodeAhead decodes what is not there of the columns.
 func (c *Chain) decodeAhead(ctx context.Context, columns []*Column) error {
 	p := &c.prefetching
-	for _, s := range c.sources {
-		for r := range s.runs {
-			for _, col := range columns {
-				size := col.chunkSize(s, r)
-				if size == 0 {
-					continue
-				}
-				k := chunkKey{s.number, int32(r), col.bank.id, col.chunkColumn()}
-				if there, err := c.m.background(ctx, s, k); err != nil {
-					return err
-				} else if !there {
-					p.state("full")
-					return nil
-				}
-				p.update(func(now *PrefetchProgress) { now.BytesDone += size })
+	for x := range c.view.stretches() {
+		for _, col := range columns {
+			size := col.chunkSize(x)
+			if size == 0 {
+				continue
 			}
+			k := chunkKey{x.source.number, c.view.runOf(x), col.bank.id, col.chunkColumn()}
+			if there, err := c.m.background(ctx, x.source, k); err != nil {
+				return err
+			} else if !there {
+				p.state("full")
+				return nil
+			}
+			p.update(func(now *PrefetchProgress) { now.BytesDone += size })
 		}
 	}
 	p.state("done")
@@ -223,7 +216,7 @@ func (m *materializer) background(ctx context.Context, s *source, k chunkKey) (t
 	f := m.flying(k)
 	if f == nil {
 		// It is decoding by the time a reader can join it.
-		f = m.launch(s, k, m.flyAside)
+		f = m.launch(s, k, m.chain.view.wants(), m.flyAside)
 	}
 	f.waiters++
 	m.mu.Unlock()

@@ -25,35 +25,12 @@ func (s *source) endSums() (head, tail uint64, err error) {
 	return head, tail, err
 }
 
-// restSum is the checksum of what no other covers: the bytes between records and
-// those that pad split ones.
-func (s *source) restSum() (uint64, error) {
-	x := xxh3.New()
-	at := s.file.Header.FirstRecord()
-	for i := range s.file.Records {
-		h := &s.file.Records[i]
-		end := h.Off + h.Length
-		for _, part := range [...][2]int64{{at, h.Off}, {end - h.Padding(), end}} {
-			if err := s.addTo(x, part[0], part[1]); err != nil {
-				return 0, err
-			}
-		}
-		at = end
-	}
-	return x.Sum64(), nil
-}
-
 func (s *source) sumOf(from, to int64) (uint64, error) {
 	x := xxh3.New()
-	err := s.addTo(x, from, to)
-	return x.Sum64(), err
-}
-
-func (s *source) addTo(x *xxh3.Hasher, from, to int64) error {
 	if _, err := io.Copy(x, io.NewSectionReader(s.handle, from, to-from)); err != nil {
-		return fmt.Errorf("%s: byte %d: %w", s.info.Name, from, err)
+		return 0, fmt.Errorf("%s: byte %d: %w", s.info.Name, from, err)
 	}
-	return nil
+	return x.Sum64(), nil
 }
 
 // checkStored compares stored bytes with their checksum, or takes that.
@@ -114,7 +91,7 @@ func (s *source) sinceIndexed(number int, err error) error {
 func (s *source) wasVerified(k chunkKey, err error) {
 	var fe *hipo.FormatError
 	idx := s.index.Load()
-	if idx == nil || !s.runs[k.run].split || !errors.As(err, &fe) || errors.Is(err, ErrChanged) {
+	if idx == nil || !s.runAt(k.run).split || !errors.As(err, &fe) || errors.Is(err, ErrChanged) {
 		return // it is the file that is not what it was
 	}
 	s.mu.Lock()

@@ -13,23 +13,45 @@ import (
 	"github.com/hipofs/hipofs/hipo"
 )
 
-// View is the entries that one tree shows: the whole chain, or one of its files.
+// View is the entries that one tree shows: the whole chain, one of its files, or
+// those of another view that pass a filter.
 type View struct {
 	chain   *Chain
 	sources []*source
-	starts  []int64 // entries before each source; one more than there are sources
-	banks   []*Bank
+	starts  []int64    // entries before each source; one more than there are sources
+	narrow  *narrowing // nil: all entries of the sources
+	shown   *BankSet
 
 	eventTags, recordTags, entryNumbers *Column
 
 	mu    sync.Mutex
-	files []*View // made when asked for
-	nodes []*Bank // nil until the pass is through
+	banks map[int]*Bank // of shown; made when asked for
+	nodes []*Bank       // nil until the pass is through
 
 	part    string // which entries of its sources it shows; "": its columns are not kept on disk
 	setName string // in the tier; "": not made yet
 	about   []byte
 }
+
+// BankSet is the banks of views that show one dictionary, which share it.
+type BankSet struct {
+	ids     []bankID
+	names   []string
+	numbers map[string]int // by name
+}
+
+func newBankSet(schemas []*hipo.Schema, ids []bankID) *BankSet {
+	set := &BankSet{ids: ids, names: make([]string, len(ids)), numbers: make(map[string]int, len(ids))}
+	for i, id := range ids {
+		set.names[i] = schemas[id].Name
+		set.numbers[set.names[i]] = i
+	}
+	return set
+}
+
+// Names are the names of the banks, in the dictionary's order. The slice is
+// shared: do not change it.
+func (b *BankSet) Names() []string { return b.names }
 
 // RecordInfo is one record, as records.json shows it.
 type RecordInfo struct {
@@ -44,21 +66,10 @@ type RecordInfo struct {
 	RecordTag   int64  `json:"record_tag"`
 }
 
-func newView(c *Chain, sources []*source, banks []bankID) *View {
-	v := &View{chain: c, sources: sources, starts: make([]int64, len(sources)+1), files: make([]*View, len(sources))}
+func newView(c *Chain, sources []*source, shown *BankSet) *View {
+	v := &View{chain: c, sources: sources, starts: make([]int64, len(sources)+1), shown: shown}
 	for i, s := range sources {
 		v.starts[i+1] = v.starts[i] + s.entries
-	}
-	byName := make(map[string]*Bank, len(banks))
-	for _, id := range banks {
-		s := c.banks.schemas[id]
-		b := newBank(v, id, s)
-		b.Name, b.Group, b.Item = s.Name, s.Group, s.Item
-		v.banks = append(v.banks, b)
-		byName[b.Name] = b
-	}
-	for _, b := range v.banks {
-		b.point(byName)
 	}
 	v.eventTags = &Column{Name: "event_tags", Length: 1, Dtype: "<u4", view: v, width: 4}
 	v.eventTags.fill = v.eventTags.fillEventTags
@@ -69,12 +80,91 @@ func newView(c *Chain, sources []*source, banks []bankID) *View {
 	return v
 }
 
-// Entries is how many entries the view has. It never waits.
-func (v *View) Entries() int64 { return v.starts[len(v.sources)] }
+// Entries is how many entries the view has; -1, if that is not known before
+// records have been looked into, for which Count waits.
+func (v *View) Entries() int64 {
+	if v.narrow == nil {
+		return v.starts[len(v.sources)]
+	}
+	c := v.narrow.try()
+	if c == nil {
+		return -1
+	}
+	return c.starts[len(c.runs)]
+}
+
+// Count is how many entries the view has. It waits where a filter looks inside
+// records.
+func (v *View) Count(ctx context.Context) (int64, error) {
+	if v.narrow != nil {
+		if _, err := v.narrow.choose(ctx); err != nil {
+			return 0, err
+		}
+	}
+	return v.Entries(), nil
+}
+
+// Sizes of what a view makes, roughly.
+const (
+	viewBytes   = 4 << 10 // with its folders
+	columnBytes = 1 << 10 // with its file
+)
+
+// Bytes is about what the view takes of memory beside chunks.
+func (v *View) Bytes() int64 {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	bytes := int64(viewBytes)
+	for _, b := range v.banks {
+		b.mu.Lock()
+		bytes += int64(len(b.Columns)+2)*columnBytes + 8*int64(len(b.rows))
+		b.mu.Unlock()
+	}
+	if v.narrow != nil {
+		if c := v.narrow.chosen.Load(); c != nil {
+			bytes += c.bytes
+		}
+	}
+	return bytes
+}
+
+// BankSet is the banks of the view's dictionary.
+func (v *View) BankSet() *BankSet { return v.shown }
+
+// Bank is the i-th bank of BankSet. It never waits.
+func (v *View) Bank(i int) *Bank {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.bank(i)
+}
+
+// bank makes a bank that is not there. v.mu is held.
+func (v *View) bank(i int) *Bank {
+	if b := v.banks[i]; b != nil {
+		return b
+	}
+	if v.banks == nil {
+		v.banks = map[int]*Bank{}
+	}
+	s := v.chain.banks.schemas[v.shown.ids[i]]
+	b := newBank(v, v.shown.ids[i], s)
+	b.Name, b.Group, b.Item = s.Name, s.Group, s.Item
+	v.banks[i] = b
+	b.point()
+	return b
+}
 
 // Banks are the banks of the view's dictionary, in its order, also those
-// without rows. It never waits. The slice is shared: do not change it.
-func (v *View) Banks() []*Bank { return v.banks }
+// without rows. It never waits.
+func (v *View) Banks() []*Bank {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	banks := make([]*Bank, len(v.shown.ids))
+	for i := range banks {
+		banks[i] = v.bank(i)
+	}
+	return banks
+}
 
 // Files describes the files of the view, in order.
 func (v *View) Files() []FileInfo {
@@ -87,30 +177,43 @@ func (v *View) Files() []FileInfo {
 
 // File is the view of the i-th file alone, with that file's own dictionary.
 func (v *View) File(i int) *View {
-	v.mu.Lock()
-	defer v.mu.Unlock()
-	if v.files[i] == nil {
-		s := v.sources[i]
-		v.files[i] = newView(v.chain, []*source{s}, s.plan.banks)
-		v.files[i].part = fmt.Sprintf("one file, entries from %d", s.first)
+	s := v.sources[i]
+	if v.narrow != nil {
+		return v.narrowed(&narrowing{slice: everything, only: s}, s.plan.shown)
 	}
-	return v.files[i]
+	sub := newView(v.chain, []*source{s}, s.plan.shown)
+	sub.part = fmt.Sprintf("one file, entries from %d", s.first)
+	return sub
 }
 
-// Records are the view's records, in order. It never waits.
+// Records are the records that the view has entries of, in order; Events is how
+// many. It never waits: while Entries is not known, there are none.
 func (v *View) Records() []RecordInfo {
 	records := []RecordInfo{}
+	if v.narrow != nil {
+		if c := v.narrow.try(); c != nil {
+			records = c.records(records)
+		}
+		return records
+	}
 	for i, s := range v.sources {
 		entry := v.starts[i]
-		for j, h := range s.file.Records {
-			records = append(records, RecordInfo{
-				File: s.info.Name, Record: j, Byte: h.Off, Length: h.Length, DataLength: h.DataLength,
-				Events: int(h.Events), FirstEntry: entry, Compression: int(h.Tag), RecordTag: h.UserTag,
-			})
-			entry += int64(h.Events)
+		for j := range s.file.Records {
+			events := int(s.file.Records[j].Events)
+			records = append(records, s.recordInfo(j, entry, events))
+			entry += int64(events)
 		}
 	}
 	return records
+}
+
+// recordInfo describes a record of which a view has events, from that entry on.
+func (s *source) recordInfo(record int, entry int64, events int) RecordInfo {
+	h := &s.file.Records[record]
+	return RecordInfo{
+		File: s.info.Name, Record: record, Byte: h.Off, Length: h.Length, DataLength: h.DataLength,
+		Events: events, FirstEntry: entry, Compression: int(h.Tag), RecordTag: h.UserTag,
+	}
 }
 
 // Config is the user configuration of the view's files; for a key that several
@@ -142,8 +245,18 @@ func (v *View) RecordTags() *Column { return v.recordTags }
 func (v *View) EntryNumbers() *Column { return v.entryNumbers }
 
 // wait waits until every file of the view is counted, on behalf of a reader or,
-// with nil, of nobody. Damage in a file is an error.
+// with nil, of nobody. Damage in a file is an error. For a view of some entries,
+// it is enough to have looked into the records that hold them.
 func (v *View) wait(ctx context.Context, who *Waiting) error {
+	if n := v.narrow; n != nil {
+		if who != nil && n.settled.Load() == nil {
+			waiters := v.chain.m.waiters
+			waiters.enter(who)
+			defer waiters.leave(who)
+		}
+		_, err := n.settle(ctx)
+		return err
+	}
 	if len(v.sources) > 1 {
 		v.chain.need.Do(func() { close(v.chain.needed) })
 	}
@@ -167,6 +280,9 @@ func (v *View) Nodes(ctx context.Context) ([]*Bank, error) {
 	if err := v.wait(ctx, &Waiting{Reader: ctx, Bank: ".nodes", For: forCounting}); err != nil {
 		return nil, err
 	}
+	if v.narrow != nil {
+		return v.narrow.nodes(ctx, v)
+	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	if v.nodes != nil {
@@ -183,9 +299,7 @@ func (v *View) Nodes(ctx context.Context) ([]*Bank, error) {
 			}
 			b := byID[id]
 			if b == nil {
-				b = newBank(v, id, t.layout)
-				b.Group, b.Item = v.chain.nodeIDs(id)
-				b.Name = fmt.Sprintf("%d.%d", b.Group, b.Item)
+				b = newNode(v, id, t.layout)
 				byID[id] = b
 				from[id] = origin{s.file.Name, t.kind}
 				nodes = append(nodes, b)
@@ -195,11 +309,22 @@ func (v *View) Nodes(ctx context.Context) ([]*Bank, error) {
 			}
 		}
 	}
+	sortNodes(nodes)
+	v.nodes = nodes
+	return nodes, nil
+}
+
+func newNode(v *View, id bankID, layout *hipo.Schema) *Bank {
+	b := newBank(v, id, layout)
+	b.Group, b.Item = v.chain.nodeIDs(id)
+	b.Name = fmt.Sprintf("%d.%d", b.Group, b.Item)
+	return b
+}
+
+func sortNodes(nodes []*Bank) {
 	slices.SortFunc(nodes, func(a, b *Bank) int {
 		return cmp.Or(cmp.Compare(a.Group, b.Group), cmp.Compare(a.Item, b.Item))
 	})
-	v.nodes = nodes
-	return nodes, nil
 }
 
 // Bank is a bank of a view, or a structure without a schema.
@@ -223,7 +348,7 @@ type Bank struct {
 	conflict error // why files disagree about it
 
 	mu     sync.Mutex
-	rows   []int64 // before each source of the view, one more; nil until counted
+	rows   []int64 // before each source of the view or, of some entries, each run; one more; nil until counted
 	filled int64
 }
 
@@ -251,19 +376,20 @@ func int64Column(v *View, b *Bank, name string) *Column {
 
 // point gives a bank P::X its Pointer, if it has a pindex of one integer and
 // there is a P::Particle.
-func (b *Bank) point(byName map[string]*Bank) {
+func (b *Bank) point() {
 	i := strings.LastIndex(b.Name, "::")
 	if i < 0 {
 		return
 	}
-	target := byName[b.Name[:i]+"::Particle"]
-	if target == nil {
+	target, ok := b.view.shown.numbers[b.Name[:i]+"::Particle"]
+	if !ok {
 		return
 	}
 	for k, c := range b.schema.Columns {
 		if c.Name == "pindex" && c.Length == 1 && strings.IndexByte("BSIL", c.Type.Letter) >= 0 {
-			b.pindex, b.target, b.PointsTo = k, target, target.Name
-			b.Pointer = int64Column(b.view, b, target.Name)
+			b.pindex, b.target = k, b.view.bank(target)
+			b.PointsTo = b.target.Name
+			b.Pointer = int64Column(b.view, b, b.PointsTo)
 			b.Pointer.fill = b.Pointer.fillPointer
 			return
 		}
@@ -276,6 +402,9 @@ func (b *Bank) count(ctx context.Context, who *Waiting) error {
 	b.view.chain.m.askWhileCounting(columnKey{b.id, 0})
 	if err := b.view.wait(ctx, who); err != nil {
 		return err
+	}
+	if n := b.view.narrow; n != nil {
+		return b.countKept(ctx, n)
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -307,6 +436,26 @@ func (b *Bank) count(ctx context.Context, who *Waiting) error {
 	return nil
 }
 
+// countKept does the same for a view of some entries.
+func (b *Bank) countKept(ctx context.Context, n *narrowing) error {
+	b.mu.Lock()
+	rows, conflict := b.rows, b.conflict
+	b.mu.Unlock()
+	if rows != nil || conflict != nil {
+		return conflict
+	}
+	rows, err := n.count(ctx, b)
+	if err != nil {
+		return err
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.rows == nil {
+		b.rows = rows
+	}
+	return nil
+}
+
 // Rows is the bank's rows in the view. It waits for the counting pass.
 func (b *Bank) Rows(ctx context.Context) (int64, error) {
 	if err := b.count(ctx, &Waiting{Reader: ctx, Bank: b.Name, For: forCounting}); err != nil {
@@ -320,38 +469,10 @@ func (b *Bank) Filled(ctx context.Context) (int64, error) {
 	if err := b.count(ctx, &Waiting{Reader: ctx, Bank: b.Name, For: forCounting}); err != nil {
 		return 0, err
 	}
+	if n := b.view.narrow; n != nil {
+		return n.filled(ctx, b)
+	}
 	return b.filled, nil
-}
-
-// Largest is how many rows the entry of the view has that has most of them. It
-// waits for the counting pass.
-func (b *Bank) Largest(ctx context.Context) (most int64, err error) {
-	if _, err := b.Rows(ctx); err != nil {
-		return 0, err
-	}
-	for _, s := range b.view.sources {
-		if t := s.tables[b.id]; t != nil {
-			most = max(most, t.most)
-		}
-	}
-	return most, nil
-}
-
-// Stored is how many bytes of the files the bank takes, if they tell it: only
-// split records store a bank apart from others. It waits for the counting pass.
-func (b *Bank) Stored(ctx context.Context) (bytes int64, ok bool, err error) {
-	if _, err := b.Rows(ctx); err != nil {
-		return 0, false, err
-	}
-	for _, s := range b.view.sources {
-		if t := s.tables[b.id]; t != nil {
-			if t.stored < 0 {
-				return 0, false, nil
-			}
-			bytes += t.stored
-		}
-	}
-	return bytes, true, nil
 }
 
 // before finds the interval of ascending bounds that holds n: the last i with

@@ -92,6 +92,11 @@ func numbers[N any](texts []string, parse func(string) (N, error)) ([]N, error) 
 	return list, nil
 }
 
+// all reports whether there is no condition.
+func (w *Where) all() bool {
+	return len(w.Require)+len(w.EventTags)+len(w.RecordTags)+len(w.Files) == 0
+}
+
 // looksInside reports whether the headers of records do not decide.
 func (w *Where) looksInside() bool { return len(w.Require) > 0 || len(w.EventTags) > 0 }
 

@@ -79,12 +79,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newRun(stderr),
 		newUmount(),
 		newLs(stderr),
-		newShow(stderr),
 		newIndex(stderr),
 		newSkim(stderr),
 		newPack(stderr),
 		newCache(stderr),
-		newCheck(stderr),
 		newStats(),
 		newDoctor(),
 		newVersion(),
@@ -123,9 +121,12 @@ func status(err error) int {
 	var format *hipo.FormatError
 	var noFUSE *fs.NoFUSEError
 	var mountpoint *fs.MountPointError
+	var where *materialize.WhereError
 	switch {
 	case errors.As(err, &own):
 		return own.status
+	case errors.As(err, &where):
+		return statusUsage
 	case errors.As(err, &dictionary):
 		return statusDictionary
 	case errors.As(err, &save), errors.As(err, &cache):
@@ -235,11 +236,9 @@ Commands ("hipofs help COMMAND" explains one):
     run           run a command with the files mounted for it alone
     umount        unmount
     ls            list banks, columns, rows
-    show          print one event
     index         build the index of each file, so that mounts open at once
     skim          write entries and banks to a new HIPO file
     pack          make a HIPO file of a folder of .npy files
-    check         read every byte of files, and tell what is damaged
     stats         tell what a mount is doing
     doctor        look whether this machine can mount
     cache         list, compare and remove what mounts keep on disk

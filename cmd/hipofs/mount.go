@@ -31,6 +31,9 @@ one source a line. Returns when the mount answers; serves in the background.
 Options:
     -f, --foreground     stay attached; log to standard error
     --banks PATTERN,...  show only these banks, such as 'REC::*,MC::Particle'
+    --entries A:B        show entries A to B alone, B excluded
+    --require BANK+...   entries with rows in each of these banks
+    --tag N+..., --record-tag N+...  entries that have one of these tags
     --memory SIZE        keep up to SIZE bytes of columns in memory (512M, 2GB;
                          otherwise a quarter of the memory)
     --threads N          decode N records at once (one a processor)
@@ -39,8 +42,7 @@ Options:
     --no-index           neither read nor write an index
     --prefetch NAMES     decode these columns in the background, as far as the
                          memory goes: 'REC::Particle/p*,REC::Calorimeter'
-    --cache-dir DIR      keep columns that were read as files in DIR, for the
-                         next mount and for all processes
+    --cache-dir DIR      keep columns that were read as files in DIR
     --cache-size SIZE    let DIR grow up to SIZE (20G); the least used go
     --names colons|dot   folders are called REC::Particle or REC.Particle
     --on-error fail|skip leave out unreadable files and damaged records: skip
@@ -103,6 +105,7 @@ func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
 // addFlags adds the options that every mount has, wherever it is.
 func (m *mount) addFlags(flags *pflag.FlagSet) {
 	addChainFlags(flags, &m.chain)
+	addViewFilter(flags, &m.chain)
 	flags.Func("prefetch", "", patterns(&m.chain.Prefetch, materialize.CheckPrefetch))
 	addCacheDir(flags, &m.chain.CacheDir)
 	flags.Func("cache-size", "", size(&m.chain.CacheSize))
@@ -250,7 +253,11 @@ func (m *mount) serve(sources []string, mountpoint string, ready func(context.Co
 	if err != nil {
 		return err
 	}
-	log.Info("mounted", "mountpoint", mountpoint, "files", len(sources), "entries", chain.View().Entries())
+	what := []any{"mountpoint", mountpoint, "files", len(sources)}
+	if n := chain.View().Entries(); n >= 0 { // known without a look into records
+		what = append(what, "entries", n)
+	}
+	log.Info("mounted", what...)
 	if err := ready(ctx); err != nil {
 		// Whoever asked for the mount has gone, or asks no more.
 		return errors.Join(err, server.Unmount())
@@ -367,12 +374,13 @@ func openChain(ctx context.Context, sources []string, o materialize.Options) (*m
 	}
 	var dictionary *materialize.DictionaryError
 	var cache *materialize.CacheError
+	var where *materialize.WhereError
 	switch {
 	case r.err == nil:
 		return r.chain, nil
 	case ctx.Err() != nil:
 		return nil, interrupted()
-	case errors.As(r.err, &dictionary), errors.As(r.err, &cache):
+	case errors.As(r.err, &dictionary), errors.As(r.err, &cache), errors.As(r.err, &where):
 		return nil, r.err
 	}
 	return nil, failure(statusSource, "%s", errorLine(r.err))

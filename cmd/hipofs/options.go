@@ -38,15 +38,10 @@ func addChainFlags(flags *pflag.FlagSet, o *materialize.Options) {
 		return nil
 	})
 	addIndexDir(flags, &o.IndexDir)
-	addNoIndex(flags, &o.IndexDir)
-}
-
-// addNoIndex adds --no-index, which takes back --index-dir.
-func addNoIndex(flags *pflag.FlagSet, dir *string) {
 	flags.BoolFunc("no-index", "", func(s string) error {
 		none, err := strconv.ParseBool(s)
 		if err == nil && none {
-			*dir = ""
+			o.IndexDir = ""
 		}
 		return err
 	})
@@ -59,6 +54,21 @@ func addEntries(flags *pflag.FlagSet, entries *materialize.Slice) {
 		*entries, err = materialize.ParseSlice(s)
 		return err
 	})
+}
+
+// addFilter adds the options that say which entries are kept. Given twice, an
+// option adds another condition.
+func addFilter(flags *pflag.FlagSet, entries *materialize.Slice, where *materialize.Where) {
+	addEntries(flags, entries)
+	for _, word := range []string{"require", "tag", "record_tag"} {
+		flags.Func(strings.ReplaceAll(word, "_", "-"), "", func(s string) error { return where.Add(word, s) })
+	}
+}
+
+// addViewFilter adds the same for commands that show those entries alone.
+func addViewFilter(flags *pflag.FlagSet, o *materialize.Options) {
+	o.Entries = new(materialize.Slice)
+	addFilter(flags, o.Entries, &o.Where)
 }
 
 // patterns adds a list of patterns, each of which must pass a check.

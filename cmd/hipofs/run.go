@@ -26,6 +26,9 @@ Files have the mode 0400 and are yours.
 
 Options, as of "hipofs mount":
     --banks PATTERN,...  show only these banks, such as 'REC::*,MC::Particle'
+    --entries A:B        show entries A to B alone, B excluded
+    --require BANK+...   entries with rows in each of these banks
+    --tag N+..., --record-tag N+...  entries that have one of these tags
     --memory SIZE        keep up to SIZE bytes of columns in memory (512M, 2GB)
     --threads N          decode N records at once (one a processor)
     --index WHEN         count rows: auto, eager (at once), lazy (when asked)

@@ -80,10 +80,7 @@ func newSkim(stderr io.Writer) *cobra.Command {
 	flags := cmd.Flags()
 	addChainFlags(flags, &x.chain)
 	addOutFlags(flags, &x.skim)
-	addEntries(flags, &x.skim.Entries)
-	for option, word := range map[string]string{"require": "require", "tag": "tag", "record-tag": "record_tag"} {
-		flags.Func(option, "", func(s string) error { return x.skim.Where.Add(word, s) })
-	}
+	addFilter(flags, &x.skim.Entries, &x.skim.Where)
 	flags.BoolVarP(&x.quiet, "quiet", "q", false, "")
 	return cmd
 }
