@@ -6,7 +6,7 @@ RUNS     ?= 5
 FUZZTIME ?= 30s
 DURATION ?= 1200
 
-.PHONY: help demo test bench soak kills mutants build lint fuzz clean
+.PHONY: help demo test bench soak kills mutants damage build lint fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -39,6 +39,11 @@ mutants: ## every mutant of small files and indexes, and 2,000 mounted beside a 
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
 	@scripts/guard.sh .venv/bin/python integration/mutants.py --count $(or $(COUNT),2000)
+
+damage: ## 10,000 changed bytes in files of every codec, and which of them hipofs check finds, kept in docs/reliability.md; COUNT=10000
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@scripts/guard.sh .venv/bin/python integration/damage.py --count $(or $(COUNT),10000)
 
 build: ## the command, build/hipofs
 	CGO_ENABLED=0 go build -o build/hipofs ./cmd/hipofs

@@ -208,6 +208,23 @@ func (f *File) readDictionary() error {
 	if err != nil {
 		return inDictionary(err)
 	}
+	err = f.eachDictionaryEvent(h, func(find func(key) ([]byte, bool)) error {
+		f.Dictionary.addEvent(find)
+		if n := f.Dictionary.columns; n > maxDictionaryColumns {
+			return f.errorf(h.Off, "dictionary: over %d columns", maxDictionaryColumns)
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	f.Dictionary.finish()
+	return nil
+}
+
+// eachDictionaryEvent calls each for each event of the dictionary record that has
+// something to say, in order, with what finds its first structure of a key.
+func (f *File) eachDictionaryEvent(h RecordHeader, each func(find func(key) ([]byte, bool)) error) error {
 	var rec Record
 	if err := f.read(h, -1, &rec); err != nil {
 		return inDictionary(err)
@@ -240,15 +257,14 @@ func (f *File) readDictionary() error {
 			continue
 		}
 		last = int64(e)
-		f.Dictionary.addEvent(func(k key) ([]byte, bool) {
+		err := each(func(k key) ([]byte, bool) {
 			b, ok := found[k][e]
 			return b, ok
 		})
-		if n := f.Dictionary.columns; n > maxDictionaryColumns {
-			return f.errorf(h.Off, "dictionary: over %d columns", maxDictionaryColumns)
+		if err != nil {
+			return err
 		}
 	}
-	f.Dictionary.finish()
 	return nil
 }
 

@@ -359,6 +359,28 @@ func (rec *Record) storedStream(i int) ([]byte, error) {
 	return src, rec.check(i, src)
 }
 
+// Stored is how many bytes of the file bank i takes in the record, if it is split.
+func (rec *Record) Stored(i int) (bytes int64) {
+	b := &rec.Banks[i]
+	for _, s := range rec.split.streams[b.stream : b.stream+max(1, b.columns)] {
+		bytes += int64(s.stored)
+	}
+	return bytes
+}
+
+// InflateStreams inflates every stream of a split record, to see that it can be.
+func (rec *Record) InflateStreams() error {
+	if !rec.Header.Split() {
+		return nil
+	}
+	for i := range rec.split.streams {
+		if _, err := rec.readStream(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // CheckStream reads stream i for Check alone, and inflates nothing.
 func (rec *Record) CheckStream(i int) error {
 	_, err := rec.storedStream(i)

@@ -36,7 +36,7 @@ def test_every_block_of_the_readme_works(run5042, hipofs, env):
     env |= {"PATH": f"{hipofs.parent}:{os.environ['PATH']}"}
     said = ""
     assert [kind for kind, _ in BLOCKS] == [
-        "sh", "python", "python", "python", "sh", "sh", "sh", "python", "sh", "python", "sh", "sh", "sh"]
+        "sh", "python", "python", "python", "sh", "sh", "sh", "python", "sh", "python", "sh", "sh", "sh", "sh"]
     try:
         for kind, text in BLOCKS:
             argv = ["bash", "-euo", "pipefail", "-c", text] if kind == "sh" else [sys.executable, "-W", "error", "-c", text]

@@ -8,7 +8,6 @@ import (
 	iofs "io/fs"
 	"log/slog"
 	"path"
-	"path/filepath"
 	"runtime"
 	"strings"
 	"sync"
@@ -73,6 +72,7 @@ type Chain struct {
 	indexDir    string          // where indexes are written; "": nowhere
 	beside      bool            // they are written beside the files
 	allSums     bool            // a pass also reads what it need not decode
+	checks      bool            // and decodes it, and looks at what a reader passes over
 	progress    func(bytes int64)
 	prefetches  bool // Options.Prefetch names something
 	prefetching prefetching
@@ -322,12 +322,7 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 func (c *Chain) openFile(h *handle, o Options, k *known) (*hipo.File, found, error) {
 	opt := hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip}
 	if c.indexDir != "" && !c.allSums {
-		paths := []string{h.name + IndexSuffix}
-		real := realPath(h.name)
-		if abs, err := filepath.Abs(h.name); err == nil && abs != real {
-			paths = append(paths, real+IndexSuffix) // beside what a link leads to
-		}
-		for _, path := range append(paths, indexPath(c.indexDir, real)) {
+		for _, path := range indexPaths(c.indexDir, h.name) {
 			if c.wrong[path] {
 				continue
 			}
@@ -392,8 +387,7 @@ func (c *Chain) warn() {
 			c.log.Warn(s.file.Name + ": no dictionary; its structures are below .nodes")
 		}
 		for _, why := range s.file.Dictionary.Dropped {
-			// A schema that carries settings past readers which need one beside them (format.md 15.1).
-			if !strings.Contains(why, "hipo::meta") {
+			if !isCarrier(why) {
 				c.log.Warn(s.file.Name + ": dictionary: " + why)
 			}
 		}
@@ -408,6 +402,10 @@ func (c *Chain) warn() {
 		}
 	}
 }
+
+// isCarrier reports whether a schema was dropped that only carries settings past
+// readers which need one beside them (format.md 15.1).
+func isCarrier(why string) bool { return strings.Contains(why, "hipo::meta") }
 
 // layOut cuts the records of every file into runs and numbers the entries.
 func (c *Chain) layOut() {

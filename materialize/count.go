@@ -21,6 +21,8 @@ type table struct {
 	kind   string  // what a structure without a schema is, for messages
 	rows   []int64 // rows in the runs before run i; one more than there are runs
 	filled int64   // entries that have rows
+	most   int64   // rows of the entry that has most of them
+	stored int64   // bytes of the file, where all its records are split; -1: unknown
 	err    error   // why the bank cannot be served
 
 	primitive uint8  // type of a primitive node
@@ -288,6 +290,12 @@ func (s *source) merge(tables map[bankID]*table, r int, p *part) {
 	}
 	t.rows[r+1] = p.rows
 	t.filled += p.filled
+	t.most = max(t.most, int64(p.most))
+	if p.stored < 0 || t.stored < 0 {
+		t.stored = unknownSize
+	} else {
+		t.stored += p.stored
+	}
 }
 
 // verify reads every record of every file whole, streams included, and takes
@@ -334,23 +342,8 @@ func (c *Chain) verify(ctx context.Context, threads int) error {
 
 // verifyRecord reads record i and inflates every stream of it.
 func verifyRecord(f *hipo.File, i int, rec *hipo.Record) error {
-	if err := f.ReadRecord(i, rec); err != nil || !rec.Header.Split() {
+	if err := f.ReadRecord(i, rec); err != nil {
 		return err
 	}
-	for b := range rec.Banks {
-		if len(rec.Banks[b].Spans) == 0 {
-			continue
-		}
-		if rec.Columns(b) == 0 {
-			if _, err := rec.Data(b); err != nil {
-				return err
-			}
-		}
-		for k := range rec.Columns(b) {
-			if _, err := rec.Column(b, k); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
+	return rec.InflateStreams()
 }

@@ -108,6 +108,8 @@ type part struct {
 	kind    string // what a structure without a schema is, for messages
 	rows    int64
 	filled  int64    // entries that have rows
+	most    uint32   // rows of the entry that has most of them
+	stored  int64    // bytes of the file, where split records tell; -1: unknown
 	counts  []uint32 // rows of each entry; the decoder's memory
 	keep    []bool   // columns to gather; nil: none
 	columns [][]byte // chunks; empty where not kept
@@ -116,6 +118,9 @@ type part struct {
 	primitive uint8  // type of a primitive node
 	format    string // of a composite bank
 }
+
+// unknownSize is the stored size of a bank that is stored together with others.
+const unknownSize = -1
 
 // ends makes the chunk of endsColumn of the counts of a run.
 func ends(counts []uint32) []byte {
@@ -161,7 +166,12 @@ type decoder struct {
 // that a record is damaged or unreadable; a bank that is damaged alone has its
 // part's err. After each record, count sees what it took.
 func (d *decoder) decode(src *source, r int32, want wanted, count func(*hipo.Record)) (*decoded, error) {
-	d.src, d.run, d.r, d.base = src, src.runAt(r), r, 0
+	return d.decodeRun(src, r, src.runAt(r), want, count)
+}
+
+// decodeRun does the same for ru, which is run r or a piece of it.
+func (d *decoder) decodeRun(src *source, r int32, ru *run, want wanted, count func(*hipo.Record)) (*decoded, error) {
+	d.src, d.run, d.r, d.base = src, ru, r, 0
 	if err := src.confirm(); err != nil {
 		return nil, err
 	}
@@ -223,7 +233,13 @@ func (d *decoder) gatherRecord(want wanted) error {
 	for _, t := range d.rec.Tags {
 		d.out.tags = binary.LittleEndian.AppendUint32(d.out.tags, t)
 	}
-	if d.src.chain.allSums {
+	switch {
+	case d.src.chain.checks:
+		if err := d.rec.InflateStreams(); err != nil {
+			return err
+		}
+		return d.rec.Audit()
+	case d.src.chain.allSums:
 		return d.readStreams()
 	}
 	return nil
@@ -404,6 +420,11 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 			return nil
 		}
 	}
+	if d.run.split {
+		p.stored += d.rec.Stored(i)
+	} else {
+		p.stored = unknownSize
+	}
 	size := uint32(p.layout.RowSize)
 	counts := p.counts[d.base:]
 	keep := p.keep != nil
@@ -420,6 +441,7 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 		}
 		if rows > 0 {
 			counts[s.Event] = rows
+			p.most = max(p.most, rows)
 			total += int(rows)
 			filled++
 		}

@@ -29,7 +29,7 @@ import (
 // Numbers in the head are varints unless a size is said.
 const (
 	indexMagic   = "HIPOFSIX"
-	indexVersion = 1 // also of makeRuns and makeGroups, which decide what the sums mean
+	indexVersion = 2 // also of makeRuns and makeGroups, which decide what the sums mean
 	indexHeader  = 32
 	maxIndexHead = 1 << 28
 
@@ -99,6 +99,8 @@ type indexTable struct {
 	prim    uint8  // type of a primitive node
 	format  string // of a composite bank
 	filled  int64
+	most    int64
+	stored  int64   // -1: unknown
 	rows    []int64 // by run
 	failure string  // why it cannot be served
 	decoded []int64 // columns of split records whose streams all inflate
@@ -115,6 +117,7 @@ type block struct {
 type indexHead struct {
 	id               identity
 	headSum, tailSum uint64 // of the file up to the first record, and from the end of the last one
+	restSum          uint64 // of what belongs to no record's checksum: padding, records without events
 	header           []byte // of the file
 	dictionary       []byte // zstd
 	dictionaryLength int64
@@ -195,6 +198,7 @@ func (h *indexHead) encode() []byte {
 	w.fixed(h.id.ino)
 	w.fixed(h.headSum)
 	w.fixed(h.tailSum)
+	w.fixed(h.restSum)
 	w.bytes(h.header)
 	w.num(h.dictionaryLength)
 	w.bytes(h.dictionary)
@@ -223,6 +227,8 @@ func (h *indexHead) encode() []byte {
 		w.text(t.format)
 		w.text(t.failure)
 		w.num(t.filled)
+		w.num(t.most)
+		w.num(t.stored + 1)
 		w.num(int64(len(t.decoded)))
 		for _, k := range t.decoded {
 			w.num(k)
@@ -260,7 +266,7 @@ func parseHead(b []byte, off, end int64) (*indexHead, error) {
 	h.id.mtime = int64(r.fixed())
 	h.id.ctime = int64(r.fixed())
 	h.id.ino = r.fixed()
-	h.headSum, h.tailSum = r.fixed(), r.fixed()
+	h.headSum, h.tailSum, h.restSum = r.fixed(), r.fixed(), r.fixed()
 	h.header = r.bytes()
 	h.dictionaryLength = r.num()
 	h.dictionary = r.bytes()
@@ -296,7 +302,7 @@ func parseHead(b []byte, off, end int64) (*indexHead, error) {
 		r.b = r.b[2:]
 		t.format = r.text()
 		t.failure = r.text()
-		t.filled = r.num()
+		t.filled, t.most, t.stored = r.num(), r.num(), r.num()-1
 		t.decoded = make([]int64, r.count(1))
 		for j := range t.decoded {
 			t.decoded[j] = r.num()
@@ -546,6 +552,17 @@ func readBlock(path string, owner uint32, b block) ([]byte, error) {
 
 // IndexPath is where the index of a file is kept in a folder.
 func IndexPath(dir, file string) string { return indexPath(dir, realPath(file)) }
+
+// indexPaths are the places where the index of a file may be, in the order in
+// which they are looked at: beside it, beside what a link leads to, in the folder.
+func indexPaths(dir, file string) []string {
+	paths := []string{file + IndexSuffix}
+	real := realPath(file)
+	if abs, err := filepath.Abs(file); err == nil && abs != real {
+		paths = append(paths, real+IndexSuffix)
+	}
+	return append(paths, indexPath(dir, real))
+}
 
 // realPath is the absolute name of a file, without links as far as it exists.
 func realPath(file string) string {

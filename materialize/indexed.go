@@ -119,7 +119,7 @@ func (s *source) understand(head *indexHead, path string) (*saved, map[bankID]*t
 	verified := map[columnKey]error{}
 	for i := range head.tables {
 		x := &head.tables[i]
-		t := &table{filled: x.filled, primitive: x.prim, format: x.format}
+		t := &table{filled: x.filled, most: x.most, stored: x.stored, primitive: x.prim, format: x.format}
 		id, ok := s.chain.banks.byName[x.name]
 		switch {
 		case x.name != "" && (!ok || s.plan.dictionary.Lookup(x.name) == nil):
@@ -156,6 +156,9 @@ func (s *source) understand(head *indexHead, path string) (*saved, map[bankID]*t
 				return fail(errIndex)
 			}
 			t.rows[r+1] = t.rows[r] + n
+		}
+		if t.err == nil && x.most > t.total() || x.stored > s.length {
+			return fail(errIndex)
 		}
 		for g, b := range head.counts[i] {
 			last := groups[g].first + groups[g].runs

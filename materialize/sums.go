@@ -25,12 +25,35 @@ func (s *source) endSums() (head, tail uint64, err error) {
 	return head, tail, err
 }
 
-func (s *source) sumOf(from, to int64) (uint64, error) {
+// restSum is the checksum of what no other covers: the bytes between records and
+// those that pad split ones.
+func (s *source) restSum() (uint64, error) {
 	x := xxh3.New()
-	if _, err := io.Copy(x, io.NewSectionReader(s.handle, from, to-from)); err != nil {
-		return 0, fmt.Errorf("%s: byte %d: %w", s.info.Name, from, err)
+	at := s.file.Header.FirstRecord()
+	for i := range s.file.Records {
+		h := &s.file.Records[i]
+		end := h.Off + h.Length
+		for _, part := range [...][2]int64{{at, h.Off}, {end - h.Padding(), end}} {
+			if err := s.addTo(x, part[0], part[1]); err != nil {
+				return 0, err
+			}
+		}
+		at = end
 	}
 	return x.Sum64(), nil
+}
+
+func (s *source) sumOf(from, to int64) (uint64, error) {
+	x := xxh3.New()
+	err := s.addTo(x, from, to)
+	return x.Sum64(), err
+}
+
+func (s *source) addTo(x *xxh3.Hasher, from, to int64) error {
+	if _, err := io.Copy(x, io.NewSectionReader(s.handle, from, to-from)); err != nil {
+		return fmt.Errorf("%s: byte %d: %w", s.info.Name, from, err)
+	}
+	return nil
 }
 
 // checkStored compares stored bytes with their checksum, or takes that.

@@ -92,6 +92,9 @@ func (v *survey) save(path string) error {
 	if h.headSum, h.tailSum, err = s.endSums(); err != nil {
 		return err
 	}
+	if h.restSum, err = s.restSum(); err != nil {
+		return err
+	}
 	var blocks []byte
 	put := func(id bankID) []block {
 		bs := make([]block, len(v.groups))
@@ -157,7 +160,7 @@ func (s *source) saveIndex(v *survey) error {
 
 // indexTable is a table as an index has it.
 func (s *source) indexTable(id bankID, t *table) indexTable {
-	x := indexTable{filled: t.filled, rows: make([]int64, len(s.runs)), decoded: s.decodedColumns(id)}
+	x := indexTable{filled: t.filled, most: t.most, stored: t.stored, rows: make([]int64, len(s.runs)), decoded: s.decodedColumns(id)}
 	if int(id) < len(s.chain.banks.schemas) {
 		x.name = s.chain.banks.schemas[id].Name
 	} else {

@@ -475,6 +475,37 @@ func (b *Bank) Filled(ctx context.Context) (int64, error) {
 	return b.filled, nil
 }
 
+// Largest is how many rows the entry of the view has that has most of them. It
+// waits for the counting pass.
+func (b *Bank) Largest(ctx context.Context) (most int64, err error) {
+	if _, err := b.Rows(ctx); err != nil {
+		return 0, err
+	}
+	for _, s := range b.view.sources {
+		if t := s.tables[b.id]; t != nil {
+			most = max(most, t.most)
+		}
+	}
+	return most, nil
+}
+
+// Stored is how many bytes of the files the bank takes, if they tell it: only
+// split records store a bank apart from others. It waits for the counting pass.
+func (b *Bank) Stored(ctx context.Context) (bytes int64, ok bool, err error) {
+	if _, err := b.Rows(ctx); err != nil {
+		return 0, false, err
+	}
+	for _, s := range b.view.sources {
+		if t := s.tables[b.id]; t != nil {
+			if t.stored < 0 {
+				return 0, false, nil
+			}
+			bytes += t.stored
+		}
+	}
+	return bytes, true, nil
+}
+
 // before finds the interval of ascending bounds that holds n: the last i with
 // bounds[i] <= n < bounds[i+1].
 func before(bounds []int64, n int64) int {

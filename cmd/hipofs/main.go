@@ -79,10 +79,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newRun(stderr),
 		newUmount(),
 		newLs(stderr),
+		newShow(stderr),
 		newIndex(stderr),
 		newSkim(stderr),
 		newPack(stderr),
 		newCache(stderr),
+		newCheck(stderr),
 		newStats(),
 		newDoctor(),
 		newVersion(),
@@ -236,9 +238,11 @@ Commands ("hipofs help COMMAND" explains one):
     run           run a command with the files mounted for it alone
     umount        unmount
     ls            list banks, columns, rows
+    show          print one event
     index         build the index of each file, so that mounts open at once
     skim          write entries and banks to a new HIPO file
     pack          make a HIPO file of a folder of .npy files
+    check         read every byte of files, and tell what is damaged
     stats         tell what a mount is doing
     doctor        look whether this machine can mount
     cache         list, compare and remove what mounts keep on disk

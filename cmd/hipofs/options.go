@@ -38,10 +38,15 @@ func addChainFlags(flags *pflag.FlagSet, o *materialize.Options) {
 		return nil
 	})
 	addIndexDir(flags, &o.IndexDir)
+	addNoIndex(flags, &o.IndexDir)
+}
+
+// addNoIndex adds --no-index, which takes back --index-dir.
+func addNoIndex(flags *pflag.FlagSet, dir *string) {
 	flags.BoolFunc("no-index", "", func(s string) error {
 		none, err := strconv.ParseBool(s)
 		if err == nil && none {
-			o.IndexDir = ""
+			*dir = ""
 		}
 		return err
 	})
