@@ -32,8 +32,11 @@ func (h *RecordHeader) ByColumn() bool { return tags[h.Tag].layout == layoutColu
 func (h *RecordHeader) BigEndian() bool { return h.big }
 
 // Codec names the record's compression and layout: "lz4", "zstd by bank", …
-func (h *RecordHeader) Codec() string {
-	t := tags[h.Tag]
+func (h *RecordHeader) Codec() string { return CodecName(h.Tag) }
+
+// CodecName names what a compression tag stands for.
+func CodecName(tag uint8) string {
+	t := tags[tag]
 	return [...]string{"none", "lz4", "gzip", "zstd"}[t.codec] + [...]string{"", " by bank", " by column"}[t.layout]
 }
 

@@ -68,6 +68,11 @@ type RecordInfo struct {
 
 func newView(c *Chain, sources []*source, shown *BankSet) *View {
 	v := &View{chain: c, sources: sources, starts: make([]int64, len(sources)+1), shown: shown}
+// Codec names the record's compression and layout.
+func (r *RecordInfo) Codec() string { return hipo.CodecName(uint8(r.Compression)) }
+
+func newView(c *Chain, sources []*source, banks []bankID) *View {
+	v := &View{chain: c, sources: sources, starts: make([]int64, len(sources)+1), files: make([]*View, len(sources))}
 	for i, s := range sources {
 		v.starts[i+1] = v.starts[i] + s.entries
 	}

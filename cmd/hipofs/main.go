@@ -85,10 +85,12 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newPack(stderr),
 		newCache(stderr),
 		newCheck(stderr),
+		newReport(stderr),
 		newStats(),
 		newDoctor(),
 		newVersion(),
 		newCompletion(),
+		newMan(),
 	)
 	root.SetHelpCommand(newHelp())
 	root.SetArgs(args)
@@ -243,6 +245,7 @@ Commands ("hipofs help COMMAND" explains one):
     skim          write entries and banks to a new HIPO file
     pack          make a HIPO file of a folder of .npy files
     check         read every byte of files, and tell what is damaged
+    report        write a page about files
     stats         tell what a mount is doing
     doctor        look whether this machine can mount
     cache         list, compare and remove what mounts keep on disk
