@@ -3,13 +3,12 @@ from __future__ import annotations
 
 import html
 import re
-import shutil
 
 import numpy as np
 import oxihipo
 import pytest
 
-from harness import ROOT, data, run
+from harness import data, run
 
 CARD = re.compile(r'<div class="card"><h3>(.*?) <span>.*?<p class="facts">(.*?)</p>', re.DOTALL)
 BAR = re.compile(r"<title>.*?: (\d+)</title>")
@@ -43,7 +42,6 @@ def test_columns_are_as_numpy_finds_them(name, command, tmp_path):
     assert seen > 5
 
 
-@pytest.mark.skipif(not shutil.which("mandoc"), reason="mandoc is not here")
 def test_man_pages_are_sound(command, tmp_path):
     assert command("man", tmp_path).returncode == 0
     pages = sorted(tmp_path.glob("*.1"))

@@ -66,13 +66,11 @@ type RecordInfo struct {
 	RecordTag   int64  `json:"record_tag"`
 }
 
-func newView(c *Chain, sources []*source, shown *BankSet) *View {
-	v := &View{chain: c, sources: sources, starts: make([]int64, len(sources)+1), shown: shown}
 // Codec names the record's compression and layout.
 func (r *RecordInfo) Codec() string { return hipo.CodecName(uint8(r.Compression)) }
 
-func newView(c *Chain, sources []*source, banks []bankID) *View {
-	v := &View{chain: c, sources: sources, starts: make([]int64, len(sources)+1), files: make([]*View, len(sources))}
+func newView(c *Chain, sources []*source, shown *BankSet) *View {
+	v := &View{chain: c, sources: sources, starts: make([]int64, len(sources)+1), shown: shown}
 	for i, s := range sources {
 		v.starts[i+1] = v.starts[i] + s.entries
 	}
@@ -486,6 +484,9 @@ func (b *Bank) Largest(ctx context.Context) (most int64, err error) {
 	if _, err := b.Rows(ctx); err != nil {
 		return 0, err
 	}
+	if b.view.narrow != nil {
+		return b.largestKept(ctx)
+	}
 	for _, s := range b.view.sources {
 		if t := s.tables[b.id]; t != nil {
 			most = max(most, t.most)
@@ -494,11 +495,37 @@ func (b *Bank) Largest(ctx context.Context) (most int64, err error) {
 	return most, nil
 }
 
+// largestKept is Largest for the entries that a filter keeps.
+func (b *Bank) largestKept(ctx context.Context) (most int64, err error) {
+	f, err := b.Offsets.measure(ctx)
+	if err != nil {
+		return 0, err
+	}
+	p := make([]byte, 64<<10)
+	last := int64(0) // offsets begin with 0
+	for off := int64(len(f.header)); off < f.size; {
+		n, err := b.Offsets.ReadAt(ctx, p, off)
+		if err != nil {
+			return 0, err
+		}
+		for at := 0; at < n; at += 8 {
+			next := integer(p[at:], 8)
+			most, last = max(most, next-last), next
+		}
+		off += int64(n)
+	}
+	return most, nil
+}
+
 // Stored is how many bytes of the files the bank takes, if they tell it: only
-// split records store a bank apart from others. It waits for the counting pass.
+// split records store a bank apart from others, and it is all its entries that
+// take it. It waits for the counting pass.
 func (b *Bank) Stored(ctx context.Context) (bytes int64, ok bool, err error) {
 	if _, err := b.Rows(ctx); err != nil {
 		return 0, false, err
+	}
+	if b.view.narrow != nil {
+		return 0, false, nil
 	}
 	for _, s := range b.view.sources {
 		if t := s.tables[b.id]; t != nil {

@@ -2,7 +2,7 @@
 # Installs what the demo and the tests of hipofs need, and says what it does:
 #
 #   scripts/setup.sh demo    fuse3, and a Python environment in ./.venv
-#   scripts/setup.sh test    the same, and a C compiler (for go test -race) and rsync
+#   scripts/setup.sh test    the same, and a C compiler (for go test -race), mandoc and rsync
 #
 # Go and Python 3.11 must be there. System packages are installed with apt-get or
 # dnf, by root or through a sudo that asks for no password. What is there already
@@ -15,7 +15,7 @@ stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 case "${1-}" in
 demo) tools="fusermount3" ;;
-test) tools="fusermount3 cc cmp find rsync setpriv tar" ;;
+test) tools="fusermount3 cc cmp find mandoc rsync setpriv tar" ;;
 *) stop "usage: scripts/setup.sh demo|test" ;;
 esac
 
