@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from damage import INDEX, checked, sweep
-from harness import CASES, data
+from harness import CASES, data, records
 from layout import splits
 
 DAMAGED = {"bomb_lz4", "corrupt_checksum", "corrupt_magic", "corrupt_record", "overrun_bank", "ragged_bank", "truncated"}
@@ -113,3 +113,26 @@ def test_what_is_in_one_file_does_not_depend_on_the_others(hipofs, env, command,
     said = [json.loads(line) for line in done.stdout.splitlines()]
     assert [s["good"] for s in said] == [True, False, False, True] and done.returncode == 3
     assert "no such file" in said[1]["faults"][0]["message"]
+
+
+@pytest.mark.parametrize("name", ["codecs/plain.hipo", "codecs/tag01_lz4_perchunk.hipo", "codecs/tag07_lz4hc_percolumn.hipo"])
+def test_salvage_gives_every_complete_record_before_a_cut(name, hipofs, env, command, tmp_path):
+    content, whole = data(name).read_bytes(), records(data(name))
+    cut, out = tmp_path / "cut.hipo", tmp_path / "saved.hipo"
+    ends = [r.at + r.length for r in whole]
+    places = sorted({at + d for at in [whole[0].at, *ends] for d in (-1, 0, 1, 40, 60)} | set(range(whole[0].at, ends[-1], len(content) // 12)))
+    for at in places:
+        if not whole[0].at <= at < len(content):
+            continue
+        # As a writer that was killed leaves it: the header has no trailer yet.
+        cut.write_bytes((content[:40] + bytes(8) + content[48:])[:at])
+        kept = [r for r in whole if r.at + r.length <= at]
+        done = command("check", "-q", "--no-index", "--force", "--salvage", out, cut)
+        # A cut between two records of a file without a trailer does not show.
+        assert done.returncode == (0 if at in [whole[0].at, *ends] else 3), (at, done.stderr)
+        assert f"{sum(r.events for r in kept)} event" in done.stderr, (at, done.stderr)
+        if kept:
+            saved = records(out)
+            assert [content[r.at + 8:r.at + r.length] for r in kept] == [
+                out.read_bytes()[s.at + 8:s.at + s.length] for s in saved], at  # all but the records' numbers
+            assert checked(hipofs, env, [out], "--no-index")[0]["good"], at
