@@ -70,7 +70,9 @@ def test_case_is_refused_in_one_sentence(name, command, tmp_path):
 
 def test_a_truncated_file_names_its_last_good_record_and_skip_serves_it(command, mount, tmp_path):
     path = CASES / "truncated_last_record.hipo"
-    done = command(path, tmp_path / "home")
+    point = tmp_path / "mnt"
+    point.mkdir()
+    done = command(path, point)
     assert done.returncode == 3 and "512" in done.stderr, "the record that is cut begins at byte 512"
     assert re.search(r"last good record is 0\b", done.stderr), done.stderr
     m = mount(path, "--on-error=skip")

@@ -204,7 +204,9 @@ def test_populated_links_to_the_banks_with_rows(mount):
 ])
 def test_damaged_headers_refuse_the_mount(name, says, command, tmp_path):
     path = data(f"codecs/{name}.hipo")
-    done = command(path, tmp_path / "home")
+    point = tmp_path / "mnt"
+    point.mkdir()
+    done = command(path, point)
     assert done.returncode == 3
     line, = done.stderr.splitlines()
     assert line.startswith(f"hipofs: {path}: ") and re.search(says, line), line

@@ -452,17 +452,3 @@ def test_the_doctor_says_what_an_ordinary_user_can_do(user):
     status, found = doctor()
     assert (status, found["mount"], found["run"]) == (6, False, False)
     assert (states(found)["/dev/fuse"], states(found)["hipofs run"]) == ("fail", "fail")
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a program of another user's")
-def test_a_set_user_id_program_takes_nothing_from_the_environment(user):
-    other = user.folder / "other"
-    shutil.copy(user.binary, other)
-    os.chown(other, 65533, 65533)
-    user.folder.chmod(0o755)
-    user.env |= {"HIPOFS_MEMORY": "nonsense", "HIPOFS_GUEST": "nonsense", "HIPOFS_CHILD": "1"}
-    os.chmod(other, 0o755)
-    assert user.run(other, "ls", user.source).returncode != 0
-    os.chmod(other, 0o4755)
-    done = user.run(other, "ls", user.source)
-    assert done.returncode == 0 and "REC::Particle" in done.stdout, done.stderr

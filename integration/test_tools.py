@@ -14,7 +14,8 @@ from harness import data, digest, golden, run, walk
 
 NAME = "clas12_recon_proton_80MeV.hipo"
 COLUMN = "MC::True/trackE.npy"  # 6,667 rows: several blocks
-EMPTY = {"stats.json", "errors.json", ".trackerignore", ".metadata_never_index"}  # the first two are like files of /proc
+EMPTY = {"stats.json", "errors.json", "progress.json", "metrics",  # like files of /proc
+         ".trackerignore", ".metadata_never_index"}
 
 
 @pytest.fixture
