@@ -18,6 +18,9 @@ printed like any other. The whole table goes to integration/RESULTS.md unless --
   slices   records that slices decode; counted, not timed
   bytes    bytes read for one column of a per-column file; counted
   chain    a chain of files that exist as indexes alone, made up of those of two DSTs
+  serve    a column of 256 MB that has been read: mapping it beside the same bytes as a plain file, through the page
+           cache, the link and the kernel's passthrough; reading another that is decoded for the first time
+  herd     records decoded for eight processes that read one bank at once; counted
 """
 from __future__ import annotations
 
@@ -354,9 +357,61 @@ def chain(b: Bench) -> Iterator[Row]:
     yield Row(f"   peak memory, {checked} offsets up to {rows[-1]:.3g} compared", mb(peak), "", peak / (1 << 20), 500, unit="MiB")
 
 
+def finished(how: str, path: Path | str) -> dict:
+    return json.loads(run(sys.executable, ROOT / "integration/benchserve.py", how, path).stdout)
+
+
+def serve(b: Bench) -> Iterator[Row]:
+    """The chain is one file several times over, so that a column of it is large."""
+    source = benchfiles.dst(b.events)
+    large, other = "REC::Traj/x.npy", "REC::Traj/y.npy"
+    times = max(1, round(6 * 400_000 / b.events))
+    plain = b.fresh("plain") / "x.npy"
+
+    def gb(r: dict) -> float:
+        return r["bytes"] / 1e9 / r["seconds"]
+
+    def beside(what: str, path: Path | str, bar: float, env: dict[str, str]) -> Row:
+        both = [(finished("map", path), finished("map", plain)) for _ in range(b.runs)]
+        if len({(r["bytes"], r["sum"]) for pair in both for r in pair}) != 1:
+            raise Differ(f"{what}: the sums differ")
+        ours, theirs = median(gb(a) for a, _ in both), median(gb(p) for _, p in both)
+        return Row(f"{what}, {both[0][0]['bytes'] / 1e6:.0f} MB", f"{ours:.1f} GB/s", f"{theirs:.1f} GB/s", ours / theirs,
+                   min(bar, 1.5 / theirs) if bar < 0.5 else bar, least=True)
+
+    env = b.env()
+    run(HIPOFS, "index", "-q", source, env=env, timeout=600)
+    with mounted(HIPOFS, env, [source] * times, "--memory=4G") as m:
+        run("cp", m / large, plain)
+        yield beside("mmap of a column that has been read, page cache", m / large, 1 / 3, env)
+        first = finished("read", m / other)
+        yield Row(f"first read of a decoded column, {first['bytes'] / 1e6:.0f} MB", f"{gb(first):.1f} GB/s", "", gb(first), 1,
+                  least=True, unit="GB/s")
+    cache = b.fresh("tier")
+    with mounted(HIPOFS, env, [source] * times, "--memory=4G", f"--cache-dir={cache}") as m:
+        real = os.getxattr(m / large, "user.hipofs.realpath").decode()
+        yield beside("… by its real path", real, 0.9, env)
+        tier = m.json("stats.json").get("passthrough")
+        yield beside(f"… by the mount with a cache folder (passthrough: {tier})", m / large, 0.9, env)
+
+
+def herd(b: Bench) -> Iterator[Row]:
+    source, env = benchfiles.dst(b.events), b.env()
+    run(HIPOFS, "index", "-q", source, env=env, timeout=600)
+    with mounted(HIPOFS, env, source) as m:
+        argv = [sys.executable, ROOT / "integration/benchreader.py", "hipofs", m.point, *BANK]
+        readers = [subprocess.Popen(argv, stdout=subprocess.PIPE) for _ in range(8)]
+        got = [json.loads(r.communicate()[0]) for r in readers]
+        agree("eight processes", *got, by_oxihipo(source, BANK))
+        stats = m.json("stats.json")
+        records = len(m.json("records.json"))
+    yield Row("records decoded for eight processes that read one bank; records", str(stats["records_decoded"]), str(records),
+              stats["records_decoded"] / records, 1)
+
+
 LINES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "pass": passes, "column": column, "bank": bank, "rec": rec, "codecs": codecs, "files": files, "size": size,
-    "slices": slices, "bytes": bytes_read, "chain": chain}
+    "slices": slices, "bytes": bytes_read, "chain": chain, "serve": serve, "herd": herd}
 
 
 # ---------------------------------------------------------------- the table
