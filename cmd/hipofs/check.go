@@ -91,12 +91,9 @@ func newCheck(stderr io.Writer) *cobra.Command {
 }
 
 func (k *checking) run(stdout io.Writer, words []string) error {
-	files, notes, err := expandSources(words)
+	files, err := sourceFiles(words, k.stderr)
 	if err != nil {
 		return err
-	}
-	for _, note := range notes {
-		fmt.Fprintln(k.stderr, "hipofs: "+printable(note))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()

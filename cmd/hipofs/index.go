@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	iofs "io/fs"
 	"os"
@@ -91,12 +90,9 @@ func (x *indexing) run(words []string) error {
 	if x.plan != "" && !ok {
 		return failure(statusUsage, "--plan %s: want BANK/COLUMN, such as REC::Particle/px", x.plan)
 	}
-	files, notes, err := expandSources(words)
+	files, err := sourceFiles(words, x.stderr)
 	if err != nil {
 		return err
-	}
-	for _, note := range notes {
-		fmt.Fprintln(x.stderr, "hipofs: "+printable(note))
 	}
 	if x.chain.IndexDir == "" && !x.beside {
 		return failure(statusFailed, "there is no cache folder for you here; name one with --index-dir, or use --beside")

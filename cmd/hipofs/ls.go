@@ -157,12 +157,9 @@ func (l *listed) cells() [8]string {
 }
 
 func ls(stdout, stderr io.Writer, words []string, o materialize.Options, show listing) error {
-	files, notes, err := expandSources(words)
+	files, err := sourceFiles(words, stderr)
 	if err != nil {
 		return err
-	}
-	for _, note := range notes {
-		fmt.Fprintln(stderr, "hipofs: "+printable(note))
 	}
 	ctx := context.Background()
 	chain, err := openChain(ctx, files, o)

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"os/signal"
@@ -86,12 +85,8 @@ func (x *packing) run(dir string) error {
 	files := folder.Files()
 	var chain *materialize.Chain
 	if len(x.onto) > 0 {
-		var notes []string
-		if files, notes, err = expandSources(x.onto); err != nil {
+		if files, err = sourceFiles(x.onto, x.stderr); err != nil {
 			return err
-		}
-		for _, note := range notes {
-			fmt.Fprintln(x.stderr, "hipofs: "+printable(note))
 		}
 		x.chain.Index = materialize.IndexLazy
 		if chain, err = openChain(ctx, files, x.chain); err != nil {

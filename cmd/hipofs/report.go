@@ -88,12 +88,9 @@ func newReport(stderr io.Writer) *cobra.Command {
 }
 
 func (x *reporting) run(words []string) error {
-	files, notes, err := expandSources(words)
+	files, err := sourceFiles(words, x.stderr)
 	if err != nil {
 		return err
-	}
-	for _, note := range notes {
-		fmt.Fprintln(x.stderr, "hipofs: "+printable(note))
 	}
 	if err := x.free(); err != nil {
 		return err

@@ -99,12 +99,9 @@ func bankPatterns(words []string, banks *[]string) (sources []string) {
 }
 
 func show(stdout, stderr io.Writer, words []string, o materialize.Options, entry int64) error {
-	files, notes, err := expandSources(words)
+	files, err := sourceFiles(words, stderr)
 	if err != nil {
 		return err
-	}
-	for _, note := range notes {
-		fmt.Fprintln(stderr, "hipofs: "+printable(note))
 	}
 	o.Index = materialize.IndexLazy
 	ctx := context.Background()

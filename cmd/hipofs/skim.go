@@ -108,12 +108,9 @@ func addOutFlags(flags *pflag.FlagSet, o *materialize.SkimOptions) {
 }
 
 func (x *skimming) run(words []string) error {
-	files, notes, err := expandSources(words)
+	files, err := sourceFiles(words, x.stderr)
 	if err != nil {
 		return err
-	}
-	for _, note := range notes {
-		fmt.Fprintln(x.stderr, "hipofs: "+printable(note))
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()

@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	iofs "io/fs"
 	"os"
 	"path/filepath"
@@ -12,6 +13,19 @@ import (
 	"slices"
 	"strings"
 )
+
+// sourceFiles are the files that the words of a command line mean. What was
+// passed over it tells.
+func sourceFiles(words []string, stderr io.Writer) ([]string, error) {
+	files, notes, err := expandSources(words)
+	if err != nil {
+		return nil, err
+	}
+	for _, note := range notes {
+		fmt.Fprintln(stderr, "hipofs: "+printable(note))
+	}
+	return files, nil
+}
 
 // expandSources turns the words of a command line into file names, in the
 // order of the words; folders and patterns sort naturally. notes are sentences
