@@ -15,13 +15,13 @@ step "names: 100,000 made up, twice each" # the hundred of the step above would 
 go test -count=1 -run 'TestEncodingCanBeUndoneAndFits' ./fs -rapid.checks=100000
 
 # Tests that are long because they do one thing many times, in one goroutine: nothing in them can race.
-alone='^Test(Bombs|EveryFlipped|NoFlippedBit|CheckFinds|DamagedIndex|PlantedFiles|NoMutant)'
+alone='^Test(Bombs|EveryFlipped|EveryColumnHas|NoFlippedBit|CheckFinds|ColumnsOfZeros|DamagedIndex|PlantedFiles|NoMutant|RecordOfMany|ViewsAre|ViewsDecode)'
 
 step "Go tests under the race detector"
 go test -count=1 -race -skip "$alone" ./materialize/... ./fs/...
 
 step "the same on one processor" # another order of events: what waits for what, and who starves
-GOMAXPROCS=1 go test -count=1 -skip "$alone" ./materialize/... ./fs/...
+GOMAXPROCS=1 go test -count=1 -skip "$alone" ./materialize/...
 
 step "real mounts, real clients"
 .venv/bin/python -m pytest integration
