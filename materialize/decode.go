@@ -166,12 +166,7 @@ type decoder struct {
 // that a record is damaged or unreadable; a bank that is damaged alone has its
 // part's err. After each record, count sees what it took.
 func (d *decoder) decode(src *source, r int32, want wanted, count func(*hipo.Record)) (*decoded, error) {
-	return d.decodeRun(src, r, src.runAt(r), want, count)
-}
-
-// decodeRun does the same for ru, which is run r or a piece of it.
-func (d *decoder) decodeRun(src *source, r int32, ru *run, want wanted, count func(*hipo.Record)) (*decoded, error) {
-	d.src, d.run, d.r, d.base = src, ru, r, 0
+	d.src, d.run, d.r, d.base = src, src.runAt(r), r, 0
 	if err := src.confirm(); err != nil {
 		return nil, err
 	}

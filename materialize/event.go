@@ -59,10 +59,9 @@ func (c *Chain) Event(ctx context.Context, entry int64) (*Event, error) {
 		at -= int64(s.file.Records[ev.Record].Events)
 	}
 	ev.Number, ev.RecordTag = int(at), s.file.Records[ev.Record].UserTag
-	alone := makeRuns(s.file.Records[ev.Record : ev.Record+1])[0]
-	alone.first = ev.Record
-	err := c.m.withDecoder(ctx, s, &alone, func(d *decoder) error {
-		out, err := d.decodeRun(s, int32(r), &alone, all, c.m.note)
+	alone := s.recordRun(ev.Record)
+	err := c.m.withDecoder(ctx, s, s.runAt(alone), func(d *decoder) error {
+		out, err := d.decode(s, alone, all, c.m.note)
 		if err != nil {
 			return err
 		}
