@@ -35,6 +35,10 @@ func main() {
 		tell(err, os.Stderr)
 		os.Exit(status(err))
 	}
+	if isHelper(os.Args[0]) {
+		os.Args[0] = "hipofs" // as which it goes on in the background
+		os.Exit(runHelper(os.Args[1:], os.Stdout, os.Stderr))
+	}
 	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
 }
 

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -129,5 +130,11 @@ func TestNumbersInNamesSortByValue(t *testing.T) {
 	slices.SortFunc(got, compareNatural)
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)
+	}
+}
+
+func TestVersionIsOneThatPackagersCanOrder(t *testing.T) {
+	if !regexp.MustCompile(`^\d+\.\d+\.\d+(-dev)?\n$`).MatchString(release) {
+		t.Errorf("VERSION holds %q", release)
 	}
 }

@@ -21,7 +21,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	testscript.Main(m, map[string]func(){"hipofs": main})
+	testscript.Main(m, map[string]func(){"hipofs": main, helperName: main})
 }
 
 // TestScripts runs testdata/*.txtar. The command is a real process there, and

@@ -1,26 +1,42 @@
 package main
 
 import (
+	_ "embed"
 	"fmt"
 	"runtime"
 	"runtime/debug"
+	"strings"
 
 	"github.com/spf13/cobra"
 )
 
-// version is set by the linker: -ldflags "-X main.version=1.2.3".
-var version string
+// release is the one place that the version of everything is in: packages and
+// the Python wheel read the same file. What comes after a release ends in -dev.
+//
+//go:embed VERSION
+var release string
 
-// programVersion is the one answer to which hipofs this is; a build that was
-// told none has what the Go tool knows about its source.
+// programVersion is the one answer to which hipofs this is. Between releases it
+// names the commit, as far as the Go tool knows it.
 func programVersion() string {
-	if version != "" {
+	version := strings.TrimSpace(release)
+	info, ok := debug.ReadBuildInfo()
+	if !ok || !strings.HasSuffix(version, "-dev") {
 		return version
 	}
-	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" {
-		return info.Main.Version
+	commit, changed := "", ""
+	for _, s := range info.Settings {
+		switch {
+		case s.Key == "vcs.revision":
+			commit = "+" + s.Value[:min(12, len(s.Value))]
+		case s.Key == "vcs.modified" && s.Value == "true":
+			changed = ".changed"
+		}
 	}
-	return "(devel)"
+	if commit == "" {
+		return version
+	}
+	return version + commit + changed
 }
 
 func versionLine() string {
