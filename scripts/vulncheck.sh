@@ -7,7 +7,7 @@
 # database does not answer, nothing has been checked, which is said; that fails
 # only with VULNCHECK=required.
 set -uo pipefail
-cd "$(dirname "$0")/.."
+cd "$(dirname "$0")/.." || exit 1
 
 export CGO_ENABLED=0
 go build -o build/hipofs ./cmd/hipofs || exit 1
