@@ -35,8 +35,8 @@ type columnFile struct {
 
 // allColumnFiles are the columns of a bank's folder, also those that are computed.
 func allColumnFiles(names naming, b *materialize.Bank) []columnFile {
-	files := append([]columnFile{{b.Offsets, "offsets.npy", "offsets"}}, columnFiles(names, b)...)
-	files = append(files, columnFile{b.Entry, "@entry.npy", "@entry"})
+	files := append([]columnFile{{b.Offsets(), "offsets.npy", "offsets"}}, columnFiles(names, b)...)
+	files = append(files, columnFile{b.Entry(), "@entry.npy", "@entry"})
 	if b.Pointer != nil {
 		files = append(files, columnFile{b.Pointer, "@" + names.bank(b.PointsTo) + ".npy", "@" + b.PointsTo})
 	}

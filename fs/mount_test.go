@@ -154,8 +154,8 @@ func columnsOf(t *testing.T, view *materialize.View) map[string]*materialize.Col
 		".hipofs/entries.npy":     view.EntryNumbers(),
 	}
 	add := func(folder string, b *materialize.Bank) {
-		columns[folder+"/offsets.npy"] = b.Offsets
-		columns[folder+"/@entry.npy"] = b.Entry
+		columns[folder+"/offsets.npy"] = b.Offsets()
+		columns[folder+"/@entry.npy"] = b.Entry()
 		if b.Pointer != nil {
 			columns[folder+"/@"+b.PointsTo+".npy"] = b.Pointer
 		}

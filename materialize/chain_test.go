@@ -105,9 +105,9 @@ func TestChainCountsRowsOverFilesAndRecords(t *testing.T) {
 	v := c.View()
 	p, tr := bank(t, v, "REC::Particle"), bank(t, v, "REC::Track")
 	equal(t, "entries", v.Entries(), 6)
-	equal(t, "offsets", ints(t, p.Offsets), []int64{0, 2, 2, 2, 3, 6, 6})
-	equal(t, "track offsets", ints(t, tr.Offsets), []int64{0, 3, 3, 4, 4, 6, 6})
-	equal(t, "entry", ints(t, tr.Entry), []int64{0, 0, 0, 2, 4, 4})
+	equal(t, "offsets", ints(t, p.Offsets()), []int64{0, 2, 2, 2, 3, 6, 6})
+	equal(t, "track offsets", ints(t, tr.Offsets()), []int64{0, 3, 3, 4, 4, 6, 6})
+	equal(t, "entry", ints(t, tr.Entry()), []int64{0, 0, 0, 2, 4, 4})
 	equal(t, "pointer", ints(t, tr.Pointer), []int64{1, -1, -1, -1, 5, 3})
 	equal(t, "record tags", ints(t, v.RecordTags()), []int64{7, 7, 0, 0, 0, 0})
 	pid, _ := readAll(t, p.Columns[0])
@@ -120,7 +120,7 @@ func TestChainCountsRowsOverFilesAndRecords(t *testing.T) {
 
 	second := v.File(1)
 	equal(t, "entries of the second file", second.Entries(), 2)
-	equal(t, "its offsets", ints(t, bank(t, second, "REC::Particle").Offsets), []int64{0, 3, 3})
+	equal(t, "its offsets", ints(t, bank(t, second, "REC::Particle").Offsets()), []int64{0, 3, 3})
 	equal(t, "its pointer", ints(t, bank(t, second, "REC::Track").Pointer), []int64{2, 0})
 	equal(t, "its entries in the chain", ints(t, second.EntryNumbers()), []int64{4, 5})
 }
@@ -262,7 +262,7 @@ func TestDamagedRecordIsToldOnceAndLeavesOtherFilesAlone(t *testing.T) {
 	if n := len(c.Errors()); n != 1 {
 		t.Errorf("%d faults told, want 1: %v", n, c.Errors())
 	}
-	equal(t, "rows of the good file", len(ints(t, bank(t, c.View().File(1), "REC::Particle").Entry)), 250)
+	equal(t, "rows of the good file", len(ints(t, bank(t, c.View().File(1), "REC::Particle").Entry())), 250)
 
 	s := open(t, Options{Skip: true}, badName, good)
 	equal(t, "entries without the damaged record", s.View().Entries(), 100)
@@ -476,8 +476,8 @@ func TestBankOpenedLaterCostsOneMoreDecode(t *testing.T) {
 		for _, col := range b.Columns {
 			readAll(t, col)
 		}
-		readAll(t, b.Offsets)
-		readAll(t, b.Entry)
+		readAll(t, b.Offsets())
+		readAll(t, b.Entry())
 	}
 	if n := c.Stats().RecordsDecoded; n > 24 {
 		t.Errorf("%d records decoded to read everything, there are 12", n)
@@ -496,7 +496,7 @@ func TestOffsetsOfBanksWithoutRowsCostNoMemory(t *testing.T) {
 		t.Fatal(err)
 	}
 	held := c.Stats()
-	equal(t, "offsets", len(ints(t, b.Offsets)), 40001)
+	equal(t, "offsets", len(ints(t, b.Offsets())), 40001)
 	if now := c.Stats(); now.CacheBytes > held.CacheBytes || now.RecordsDecoded > held.RecordsDecoded {
 		t.Errorf("reading them held %d bytes more and decoded %d records", now.CacheBytes-held.CacheBytes, now.RecordsDecoded-held.RecordsDecoded)
 	}
@@ -506,7 +506,7 @@ func TestReadAtClampsAtBothEnds(t *testing.T) {
 	name, _ := large(t, 1)
 	c := open(t, Options{}, name)
 	b := c.View().Banks()[0]
-	for _, col := range append([]*Column{b.Offsets, b.Entry, c.View().EventTags(), c.View().RecordTags()}, b.Columns...) {
+	for _, col := range append([]*Column{b.Offsets(), b.Entry(), c.View().EventTags(), c.View().RecordTags()}, b.Columns...) {
 		size, err := col.Size(context.Background())
 		if err != nil {
 			t.Fatal(err)

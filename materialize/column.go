@@ -23,14 +23,11 @@ type Column struct {
 	Length int    // values a row: N of T#N, else 1
 	Dtype  string // "<f4", "|i1", …
 
+	kind  columnKind
 	view  *View
 	bank  *Bank // nil for the columns that have one value an entry
 	index int   // in the schema, of a content column
 	width int64 // bytes a row
-
-	// fill makes the content of p, whose length is a whole number of rows, from
-	// that row on.
-	fill func(ctx context.Context, p []byte, row int64) error
 
 	frame    atomic.Pointer[frame] // nil until rows are counted
 	verified atomic.Bool           // in a view of some entries: its streams have all been tried, and are good
@@ -40,6 +37,39 @@ type Column struct {
 	steps int   // reads that began where the one before had ended
 
 	disk onDisk
+}
+
+// columnKind is what a column's content comes from.
+type columnKind uint8
+
+const (
+	contentColumn columnKind = iota // a column of the schema
+	offsetsColumn
+	entryColumn
+	pointerColumn
+	eventTagsColumn
+	recordTagsColumn
+	entryNumbersColumn
+)
+
+// fill makes the content of p, whose length is a whole number of rows, from that
+// row on.
+func (c *Column) fill(ctx context.Context, p []byte, row int64) error {
+	switch c.kind {
+	case offsetsColumn:
+		return c.fillOffsets(ctx, p, row)
+	case entryColumn:
+		return c.fillEntry(ctx, p, row)
+	case pointerColumn:
+		return c.fillPointer(ctx, p, row)
+	case eventTagsColumn:
+		return c.fillEventTags(ctx, p, row)
+	case recordTagsColumn:
+		return c.fillRecordTags(ctx, p, row)
+	case entryNumbersColumn:
+		return c.fillEntryNumbers(ctx, p, row)
+	}
+	return c.fillContent(ctx, p, row)
 }
 
 // frame is what the row count decides about a file.
@@ -67,17 +97,17 @@ func (c *Column) measure(ctx context.Context) (*frame, error) {
 			return nil, err
 		}
 		n := c.bank.rows[len(c.bank.rows)-1]
-		if c == c.bank.Pointer {
+		if c.kind == pointerColumn {
 			if err := c.bank.target.count(ctx, who); err != nil {
 				return nil, err
 			}
 		}
-		if c != c.bank.Offsets {
+		if c.kind != offsetsColumn {
 			rows = n
 		} else {
 			rows++
 		}
-	} else if c == c.view.eventTags {
+	} else if c.kind == eventTagsColumn {
 		if err := c.view.wait(ctx, &Waiting{Reader: ctx, Column: c.Name, For: forCounting}); err != nil {
 			return nil, err
 		}
@@ -133,7 +163,7 @@ func (c *Column) needs() (columnKey, bool) {
 	switch {
 	case c.Type != "":
 		return c.key(), true
-	case c.bank != nil && c == c.bank.Pointer:
+	case c.kind == pointerColumn:
 		return columnKey{c.bank.id, int32(c.bank.pindex)}, true
 	}
 	return columnKey{}, false

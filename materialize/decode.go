@@ -312,7 +312,7 @@ func (d *decoder) gatherStretch(i int, spans []hipo.Span, format string, banks [
 		}
 		node, err := d.src.chain.node(b.Group, b.Item)
 		if err != nil {
-			return err
+			return d.errorf("%v", err)
 		}
 		p := d.part(node, layout, compositeKind(format), want)
 		p.format = format
@@ -327,7 +327,7 @@ func (d *decoder) gatherStretch(i int, spans []hipo.Span, format string, banks [
 	default:
 		node, err := d.src.chain.node(b.Group, b.Item)
 		if err != nil {
-			return err
+			return d.errorf("%v", err)
 		}
 		p := d.part(node, hipo.Primitive(spans[0].Type), primitiveKind(spans[0].Type), want)
 		p.primitive = spans[0].Type

@@ -145,7 +145,7 @@ func TestManyFilesNeedFewDescriptors(t *testing.T) {
 		names = append(names, name)
 	}
 	c := open(t, Options{Memory: 1 << 10}, names...)
-	equal(t, "rows", len(ints(t, bank(t, c.View(), "REC::Particle").Entry)), 3*len(names))
+	equal(t, "rows", len(ints(t, bank(t, c.View(), "REC::Particle").Entry())), 3*len(names))
 	fds, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
 		t.Fatal(err)

@@ -1,10 +1,11 @@
 package materialize
 
 import (
+	"bufio"
+	"crypto/sha256"
 	"fmt"
 	"path"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/hipofs/hipofs/hipo"
@@ -14,9 +15,9 @@ import (
 // the structures without a schema as they are met.
 type bankID int32
 
-// maxNodes bounds the structures without a schema that a chain may have. Real
-// files have a few dozen; a hostile one can claim millions.
-const maxNodes = 1 << 16
+// maxNodes bounds the kinds of structures without a schema that a chain may have,
+// about 1 KiB each. Real files have a few dozen; a hostile one can claim millions.
+const maxNodes = 1 << 14
 
 // DictionaryError is a conflict between the dictionaries of two files.
 type DictionaryError struct{ Msg string }
@@ -30,7 +31,7 @@ type dictionary struct {
 	visible []bankID       // in order
 	shown   *BankSet       // of them
 	byName  map[string]bankID
-	plans   map[string]*plan // by the text of a file's dictionary
+	plans   map[[sha256.Size]byte]*plan // by dictionarySum
 
 	patterns []string // of the banks that are visible; nil: all are
 
@@ -70,27 +71,34 @@ type origin struct {
 // unite fills the union from the files in order and gives each its plan. Only
 // banks that match one of the patterns are visible; with no pattern all are.
 func (d *dictionary) unite(sources []*source, patterns []string) error {
-	d.byName = map[string]bankID{}
-	d.plans = map[string]*plan{}
+	most := 0 // banks; a map that grows takes twice its memory
+	for _, s := range sources {
+		most = max(most, len(s.file.Dictionary.Schemas))
+	}
+	d.byName = make(map[string]bankID, most)
+	d.plans = map[[sha256.Size]byte]*plan{}
 	d.nodes = map[uint32]bankID{}
 	d.patterns = patterns
-	byName := map[string]origin{}
-	byID := map[uint32]origin{}
+	var files []string // of each schema, where it was first met
+	byID := make(map[uint32]origin, most)
 	seen := map[*hipo.Dictionary]*plan{}
 	for _, s := range sources {
 		if p := seen[s.file.Dictionary]; p != nil {
 			s.plan = p
 			continue
 		}
-		text := dictionaryText(s.file.Dictionary)
-		p := d.plans[text]
+		sum := dictionarySum(s.file.Dictionary)
+		p := d.plans[sum]
 		seen[s.file.Dictionary] = p
 		if p == nil {
-			p = &plan{dictionary: s.file.Dictionary, byID: map[uint32][]planBank{}, conflicts: map[bankID]string{}}
-			d.plans[text] = p
+			p = &plan{dictionary: s.file.Dictionary, byID: make(map[uint32][]planBank, len(s.file.Dictionary.Schemas)), conflicts: map[bankID]string{}}
+			d.plans[sum] = p
 			seen[s.file.Dictionary] = p
-			if err := d.merge(p, s.file.Name, patterns, byName, byID); err != nil {
+			if err := d.merge(p, s.file.Name, patterns, files, byID); err != nil {
 				return err
+			}
+			for len(files) < len(d.schemas) {
+				files = append(files, s.file.Name)
 			}
 		}
 		s.plan = p
@@ -108,18 +116,21 @@ func (d *dictionary) unite(sources []*source, patterns []string) error {
 	return nil
 }
 
-// dictionaryText tells dictionaries apart by their schemas.
-func dictionaryText(d *hipo.Dictionary) string {
-	var b strings.Builder
+// dictionarySum tells dictionaries apart by their schemas.
+func dictionarySum(d *hipo.Dictionary) (sum [sha256.Size]byte) {
+	h := sha256.New()
+	b := bufio.NewWriter(h)
 	for _, s := range d.Schemas {
 		// Names may hold anything; the lengths keep the text unambiguous.
-		fmt.Fprintf(&b, "%d %d %d %d:%s", s.Group, s.Item, len(s.Columns), len(s.Name), s.Name)
+		fmt.Fprintf(b, "%d %d %d %d:%s", s.Group, s.Item, len(s.Columns), len(s.Name), s.Name)
 		for _, c := range s.Columns {
-			fmt.Fprintf(&b, " %d:%s %c%d", len(c.Name), c.Name, c.Type.Letter, c.Length)
+			fmt.Fprintf(b, " %d:%s %c%d", len(c.Name), c.Name, c.Type.Letter, c.Length)
 		}
-		b.WriteByte('\n')
+		_ = b.WriteByte('\n')
 	}
-	return b.String()
+	_ = b.Flush() // a hash does not fail
+	h.Sum(sum[:0])
+	return sum
 }
 
 // sameMeaning reports whether two dictionaries with the same schemas also have
@@ -141,9 +152,9 @@ func sameMeaning(a, b *hipo.Dictionary) bool {
 	return true
 }
 
-// merge adds the schemas of one file's dictionary to the union.
-func (d *dictionary) merge(p *plan, file string, patterns []string, byName map[string]origin, byID map[uint32]origin) error {
-	own := map[uint32]origin{} // ids of this dictionary
+// merge adds the schemas of one file's dictionary to the union, which has been made
+// from files, one for each of its schemas.
+func (d *dictionary) merge(p *plan, file string, patterns, files []string, byID map[uint32]origin) error {
 	for _, s := range p.dictionary.Schemas {
 		hidden := !matches(patterns, s.Name)
 		id := uint32(s.Group) | uint32(s.Item)<<16
@@ -159,18 +170,15 @@ func (d *dictionary) merge(p *plan, file string, patterns []string, byName map[s
 		}
 		if !hidden {
 			p.banks = append(p.banks, bank)
-			if o, ok := byName[s.Name]; !ok {
-				byName[s.Name] = origin{file, s}
-			} else if !o.schema.Equal(s) {
+			if first := d.schemas[bank]; known && !first.Equal(s) {
 				return &DictionaryError{fmt.Sprintf("bank %s differs between files: %s has %v, %s has %v; leave it out with --banks, or mount the files apart",
-					s.Name, o.file, o.schema, file, s)}
+					s.Name, files[bank], first, file, s)}
 			}
-			if o, ok := own[id]; ok && !o.schema.SameLayout(s) {
+			if i := slices.IndexFunc(p.byID[id], func(o planBank) bool { return !o.hidden }); i >= 0 && !p.byID[id][i].schema.SameLayout(s) {
+				o := p.byID[id][i]
 				why := fmt.Sprintf("%s: the dictionary has two layouts for %d/%d: %v and %v", file, s.Group, s.Item, o.schema, s)
 				p.conflicts[bank] = why
-				p.conflicts[d.byName[o.schema.Name]] = why
-			} else if !ok {
-				own[id] = origin{file, s}
+				p.conflicts[o.id] = why
 			}
 			if o, ok := byID[id]; !ok {
 				byID[id] = origin{file, s}

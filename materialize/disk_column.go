@@ -143,15 +143,14 @@ func (c *Column) inTier(ctx context.Context) (k columnFile, about []byte, err er
 		return columnFile{}, nil, err
 	}
 	kind, group, item := "view", uint16(0), uint8(0)
-	switch b := c.bank; {
-	case b == nil:
-	case c == b.Offsets:
+	switch c.kind {
+	case offsetsColumn:
 		kind = "offsets"
-	case c == b.Entry:
+	case entryColumn:
 		kind = "entry"
-	case c == b.Pointer:
+	case pointerColumn:
 		kind = "pointer"
-	default:
+	case contentColumn:
 		kind = "content"
 	}
 	if c.bank != nil {

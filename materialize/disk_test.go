@@ -34,7 +34,7 @@ func everyColumn(t *testing.T, v *View) map[string]*Column {
 	}
 	all := map[string]*Column{"event_tags": v.EventTags()}
 	for _, b := range slices.Concat(v.Banks(), nodes) {
-		for _, c := range append([]*Column{b.Offsets, b.Entry}, b.Columns...) {
+		for _, c := range append([]*Column{b.Offsets(), b.Entry()}, b.Columns...) {
 			all[c.diskLabel()] = c
 		}
 		if b.Pointer != nil {
@@ -257,12 +257,12 @@ func TestWhatALyingIndexMadeGoesWithIt(t *testing.T) {
 	}
 	changedIndex(t, o.IndexDir, name, func(head *indexHead, blocks *[]byte) { setCounts(head, blocks, 1, 3) })
 	liar := open(t, o, name)
-	realPathOf(t, bank(t, liar.View(), "REC::Particle").Offsets)
+	realPathOf(t, bank(t, liar.View(), "REC::Particle").Offsets())
 	if err := os.WriteFile(IndexPath(o.IndexDir, name), good, 0o644); err != nil {
 		t.Fatal(err)
 	}
 	c := open(t, o, name)
-	offsets := bank(t, c.View(), "REC::Particle").Offsets
+	offsets := bank(t, c.View(), "REC::Particle").Offsets()
 	if finishedFile(t, offsets) != nil {
 		t.Error("offsets of a lying index are served beside a good one")
 	}
@@ -832,7 +832,7 @@ func TestFolderThatVanishesCostsNothingButItself(t *testing.T) {
 	if err := os.RemoveAll(o.CacheDir); err != nil {
 		t.Fatal(err)
 	}
-	for _, col := range []*Column{b.Columns[0], b.Columns[1], b.Entry, b.Offsets} {
+	for _, col := range []*Column{b.Columns[0], b.Columns[1], b.Entry(), b.Offsets()} {
 		if f := finishedFile(t, col); f != nil {
 			t.Errorf("%s is served from nowhere", col.Name)
 		}
@@ -862,7 +862,7 @@ func TestColumnsOfZerosTakeNoSpace(t *testing.T) {
 	o := Options{CacheDir: t.TempDir(), CacheSize: 8 << 20}
 	c := open(t, o, build(t, "empty.hipo", f))
 	for _, b := range c.View().Banks() {
-		for _, col := range []*Column{b.Offsets, b.Columns[0]} {
+		for _, col := range []*Column{b.Offsets(), b.Columns[0]} {
 			path := realPathOf(t, col)
 			got, err := os.ReadFile(path)
 			if err != nil || !bytes.Equal(got, servedFile(t, col)) {

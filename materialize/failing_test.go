@@ -229,7 +229,7 @@ func TestDescriptorsThatCannotBeHadAreWaitedFor(t *testing.T) {
 		}
 		return 0, nil
 	})
-	equal(t, "rows", len(ints(t, bank(t, c.View(), "REC::Particle").Entry)), 6)
+	equal(t, "rows", len(ints(t, bank(t, c.View(), "REC::Particle").Entry())), 6)
 }
 
 func TestDeletedFileStaysReadableWhereItIsOpen(t *testing.T) {

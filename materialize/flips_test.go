@@ -81,7 +81,7 @@ func filled(t *testing.T, c *Chain) map[string]string {
 		if n, err := b.Rows(context.Background()); err != nil || n == 0 {
 			continue
 		}
-		for _, col := range append([]*Column{b.Offsets}, b.Columns...) {
+		for _, col := range append([]*Column{b.Offsets()}, b.Columns...) {
 			bytes, _ := readAll(t, col)
 			all[b.Name+"/"+col.Name] = string(bytes)
 		}
@@ -102,7 +102,7 @@ func noticed(t *testing.T, what, dir, name string, clean map[string]string) stri
 	believed := c.sources[0].index.Load() != nil
 	stale, seen := 0, 0
 	for _, b := range c.View().Banks() {
-		for _, col := range append([]*Column{b.Offsets}, b.Columns...) {
+		for _, col := range append([]*Column{b.Offsets()}, b.Columns...) {
 			want, ok := clean[b.Name+"/"+col.Name]
 			if !ok {
 				continue

@@ -75,7 +75,7 @@ func FuzzIndexFile(f *testing.F) {
 		f.Fatal(err)
 	}
 	for _, b := range c.View().Banks() {
-		for _, col := range append([]*Column{b.Offsets}, b.Columns...) {
+		for _, col := range append([]*Column{b.Offsets()}, b.Columns...) {
 			if clean[b.Name+"/"+col.Name], err = serve(col); err != nil {
 				f.Fatal(err)
 			}
@@ -98,7 +98,7 @@ func FuzzIndexFile(f *testing.F) {
 		defer c.Close()
 		for round := range 2 {
 			for _, b := range c.View().Banks() {
-				for _, col := range append(append([]*Column{}, b.Columns...), b.Offsets) {
+				for _, col := range append(append([]*Column{}, b.Columns...), b.Offsets()) {
 					key := b.Name + "/" + col.Name
 					got, err := serve(col)
 					want, ok := clean[key]

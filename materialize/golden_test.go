@@ -84,7 +84,7 @@ func describe(t *testing.T, v *View) map[string]bool {
 			t.Logf("%s: %v", name, err)
 			continue
 		}
-		offsets, _ := readAll(t, b.Offsets)
+		offsets, _ := readAll(t, b.Offsets())
 		rows, err := b.Rows(context.Background())
 		if err != nil {
 			t.Fatal(err)

@@ -74,8 +74,8 @@ func TestMountWithIndexDecodesNothingForSizesAndOffsets(t *testing.T) {
 		indexed(t, dir, name)
 		c := open(t, Options{IndexDir: dir}, name)
 		for _, b := range c.View().Banks() {
-			ints(t, b.Offsets)
-			ints(t, b.Entry)
+			ints(t, b.Offsets())
+			ints(t, b.Entry())
 			if _, err := b.Columns[0].Size(context.Background()); err != nil {
 				t.Error(err)
 			}
@@ -118,7 +118,7 @@ func content(t *testing.T, c *Chain) map[string]string {
 	t.Helper()
 	all := map[string]string{}
 	for _, b := range c.View().Banks() {
-		for _, col := range append([]*Column{b.Offsets}, b.Columns...) {
+		for _, col := range append([]*Column{b.Offsets()}, b.Columns...) {
 			bytes, _ := readAll(t, col)
 			all[b.Name+"/"+col.Name] = string(bytes)
 		}
@@ -138,7 +138,7 @@ func refused(t *testing.T, what, dir, name string, want map[string]string) (used
 	usedIndex = c.sources[0].index.Load() != nil
 	ctx := context.Background()
 	for _, b := range c.View().Banks() {
-		for _, col := range append([]*Column{b.Offsets}, b.Columns...) {
+		for _, col := range append([]*Column{b.Offsets()}, b.Columns...) {
 			size, err := col.Size(ctx)
 			if err == nil {
 				err = col.Open(ctx)

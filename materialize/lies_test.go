@@ -117,10 +117,10 @@ func TestColumnIsNeverServedBesideOffsetsThatLie(t *testing.T) {
 	changedIndex(t, dir, name, func(head *indexHead, blocks *[]byte) { setCounts(head, blocks, 1, 3) })
 	c := open(t, Options{IndexDir: dir}, name)
 	b := bank(t, c.View(), particle.Name)
-	equal(t, "offsets by the index", ints(t, b.Offsets), []int64{0, 1, 4})
+	equal(t, "offsets by the index", ints(t, b.Offsets()), []int64{0, 1, 4})
 	for range 3 {
-		for _, col := range []*Column{b.Columns[0], b.Columns[1], b.Offsets, b.Entry} {
-			if col == b.Offsets && c.sources[0].index.Load() != nil {
+		for _, col := range []*Column{b.Columns[0], b.Columns[1], b.Offsets(), b.Entry()} {
+			if col == b.Offsets() && c.sources[0].index.Load() != nil {
 				continue // nobody can know yet
 			}
 			if _, err := serve(col); !errors.Is(err, ErrChanged) {
@@ -129,7 +129,7 @@ func TestColumnIsNeverServedBesideOffsetsThatLie(t *testing.T) {
 		}
 	}
 	again := bank(t, open(t, Options{IndexDir: dir}, name).View(), particle.Name)
-	equal(t, "offsets in the next mount", ints(t, again.Offsets), []int64{0, 3, 4})
+	equal(t, "offsets in the next mount", ints(t, again.Offsets()), []int64{0, 3, 4})
 }
 
 // An index that says of one record that a bank has no rows in it, and counts them
@@ -149,7 +149,7 @@ func TestIndexThatContradictsItselfServesNothing(t *testing.T) {
 		}
 		b := bank(t, c.View(), particle.Name)
 		for range 2 {
-			for _, col := range append([]*Column{b.Offsets, b.Entry}, b.Columns...) {
+			for _, col := range append([]*Column{b.Offsets(), b.Entry()}, b.Columns...) {
 				if got, err := serve(col); !errors.Is(err, ErrChanged) {
 					t.Errorf("without run %d: %s is %x, %v, want ErrChanged", run, col.Name, got, err)
 				}
@@ -214,7 +214,7 @@ func TestMountsShareAnIndexThatOneOfThemUpdates(t *testing.T) {
 		}
 		leaves.Close()
 	}
-	equal(t, "offsets", ints(t, bank(t, stays.View(), particle.Name).Offsets), []int64{0, 3, 4, 7, 8, 11, 12})
+	equal(t, "offsets", ints(t, bank(t, stays.View(), particle.Name).Offsets()), []int64{0, 3, 4, 7, 8, 11, 12})
 	if stays.sources[0].index.Load() == nil {
 		t.Error("the index was dropped")
 	}

@@ -212,7 +212,7 @@ func readView(t *rapid.T, v *View) map[string][]byte {
 		t.Fatal(err)
 	}
 	for _, b := range append(v.Banks(), nodes...) {
-		for _, c := range append([]*Column{b.Offsets, b.Entry, b.Pointer}, b.Columns...) {
+		for _, c := range append([]*Column{b.Offsets(), b.Entry(), b.Pointer}, b.Columns...) {
 			path := ""
 			if c != nil {
 				path = b.Name + "/" + c.Name
@@ -361,7 +361,7 @@ func TestViewsDecodeOnlyRecordsWithTheirEntries(t *testing.T) {
 			v := tt.view(c.View())
 			readAll(t, v.EventTags())
 			for _, b := range v.Banks() {
-				readAll(t, b.Offsets)
+				readAll(t, b.Offsets())
 				readAll(t, b.Columns[0])
 			}
 			stats := c.Stats()
@@ -411,12 +411,12 @@ func TestIndexDecidesWithoutADecode(t *testing.T) {
 	name := build(t, "a.hipo", f)
 	o := Options{Index: IndexLazy, IndexDir: t.TempDir()}
 	first := open(t, o, name)
-	readAll(t, bank(t, first.View(), "REC::Particle").Offsets)
+	readAll(t, bank(t, first.View(), "REC::Particle").Offsets())
 	c := open(t, o, name)
 	for expr, want := range map[string]string{"require=REC::Particle": "[0 2]", "tag=9": "[4]", "require=REC::Track,tag=0": "[2]"} {
 		v := where(t, c.View(), expr)
 		equal(t, expr, ints(t, v.EntryNumbers()), want)
-		readAll(t, bank(t, v, "REC::Track").Offsets)
+		readAll(t, bank(t, v, "REC::Track").Offsets())
 	}
 	if n := c.Stats().RecordsDecoded; n != 0 {
 		t.Errorf("%d records decoded", n)

@@ -64,7 +64,7 @@ func (v *View) matching(patterns []string) (columns []*Column, none []string) {
 			if ok, _ := path.Match(bankPattern, b.Name); !ok {
 				continue
 			}
-			for _, c := range append([]*Column{b.Offsets}, b.Columns...) {
+			for _, c := range append([]*Column{b.Offsets()}, b.Columns...) {
 				if ok, _ := path.Match(columnPattern, c.Name); !ok {
 					continue
 				}
@@ -84,7 +84,7 @@ func (v *View) matching(patterns []string) (columns []*Column, none []string) {
 
 // chunkColumn is the column of the chunks that it is made of.
 func (c *Column) chunkColumn() int32 {
-	if c == c.bank.Offsets {
+	if c.kind == offsetsColumn {
 		return endsColumn
 	}
 	return int32(c.index)
@@ -101,7 +101,7 @@ func (c *Column) chunkBytes() (total int64) {
 // chunkSize is how long the column's chunk of a run is, 0 where there is none.
 func (c *Column) chunkSize(x stretch) int64 {
 	rows := c.bank.in(x)
-	if c == c.bank.Offsets && rows > 0 {
+	if c.kind == offsetsColumn && rows > 0 {
 		return 4 * c.view.entriesIn(x)
 	}
 	return rows * c.width
@@ -135,7 +135,7 @@ func (c *Chain) prefetch(patterns []string) error {
 	p.update(func(now *PrefetchProgress) { now.State, now.Columns = "counting", len(columns) })
 	// The pass keeps what is asked for, what was asked for last first.
 	for _, col := range slices.Backward(columns) {
-		if col != col.bank.Offsets {
+		if col.kind != offsetsColumn {
 			c.m.ask(col.key())
 		}
 	}

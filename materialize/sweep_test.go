@@ -94,7 +94,7 @@ func servedOf(t *testing.T, c *Chain) (rows []string, whole bool) {
 	}
 	slices.Sort(names)
 	add := func(name string, b *Bank) {
-		offsets, ok := read(b.Offsets)
+		offsets, ok := read(b.Offsets())
 		for _, col := range b.Columns {
 			content, ok2 := read(col)
 			if ok && ok2 {

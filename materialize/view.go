@@ -74,12 +74,9 @@ func newView(c *Chain, sources []*source, shown *BankSet) *View {
 	for i, s := range sources {
 		v.starts[i+1] = v.starts[i] + s.entries
 	}
-	v.eventTags = &Column{Name: "event_tags", Length: 1, Dtype: "<u4", view: v, width: 4}
-	v.eventTags.fill = v.eventTags.fillEventTags
-	v.recordTags = int64Column(v, nil, "record_tags")
-	v.recordTags.fill = v.recordTags.fillRecordTags
-	v.entryNumbers = int64Column(v, nil, "entries")
-	v.entryNumbers.fill = v.entryNumbers.fillEntryNumbers
+	v.eventTags = &Column{Name: "event_tags", Length: 1, Dtype: "<u4", kind: eventTagsColumn, view: v, width: 4}
+	v.recordTags = int64Column(recordTagsColumn, v, nil, "record_tags")
+	v.entryNumbers = int64Column(entryNumbersColumn, v, nil, "entries")
 	return v
 }
 
@@ -163,6 +160,9 @@ func (v *View) Banks() []*Bank {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	banks := make([]*Bank, len(v.shown.ids))
+	if v.banks == nil {
+		v.banks = make(map[int]*Bank, len(banks))
+	}
 	for i := range banks {
 		banks[i] = v.bank(i)
 	}
@@ -337,8 +337,6 @@ type Bank struct {
 	Item    uint8
 	Columns []*Column // in schema order; f0, f1, … or value for structures without one
 
-	Offsets *Column // int64, entries+1
-	Entry   *Column // int64, rows: the entry of each row
 	Pointer *Column // int64, rows: the row of PointsTo that pindex points to; nil where there is none
 
 	PointsTo string // name of the bank that Pointer counts in
@@ -350,31 +348,46 @@ type Bank struct {
 	target   *Bank // of Pointer
 	conflict error // why files disagree about it
 
-	mu     sync.Mutex
-	rows   []int64 // before each source of the view or, of some entries, each run; one more; nil until counted
-	filled int64
+	mu             sync.Mutex
+	offsets, entry *Column // nil until asked for: a dictionary may have a hundred thousand banks
+	rows           []int64 // before each source of the view or, of some entries, each run; one more; nil until counted
+	filled         int64
 }
 
 func newBank(v *View, id bankID, s *hipo.Schema) *Bank {
 	b := &Bank{view: v, id: id, schema: s, Columns: make([]*Column, len(s.Columns))}
 	for k, c := range s.Columns {
-		content := &Column{
+		b.Columns[k] = &Column{
 			Name: c.Name, Type: string(c.Type.Letter), Length: c.Length, Dtype: c.Type.Dtype,
 			view: v, bank: b, index: k, width: int64(c.Width()),
 		}
-		content.fill = content.fillContent
-		b.Columns[k] = content
 	}
-	b.Offsets = int64Column(v, b, "offsets")
-	b.Offsets.fill = b.Offsets.fillOffsets
-	b.Entry = int64Column(v, b, "entry")
-	b.Entry.fill = b.Entry.fillEntry
 	return b
 }
 
+// Offsets is an int64 column, entries+1: the rows before each entry, and all.
+func (b *Bank) Offsets() *Column {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.offsets == nil {
+		b.offsets = int64Column(offsetsColumn, b.view, b, "offsets")
+	}
+	return b.offsets
+}
+
+// Entry is an int64 column, one value a row: the entry that the row belongs to.
+func (b *Bank) Entry() *Column {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.entry == nil {
+		b.entry = int64Column(entryColumn, b.view, b, "entry")
+	}
+	return b.entry
+}
+
 // int64Column is a computed column of a bank, or of the view if b is nil.
-func int64Column(v *View, b *Bank, name string) *Column {
-	return &Column{Name: name, Length: 1, Dtype: "<i8", view: v, bank: b, width: 8}
+func int64Column(kind columnKind, v *View, b *Bank, name string) *Column {
+	return &Column{Name: name, Length: 1, Dtype: "<i8", kind: kind, view: v, bank: b, width: 8}
 }
 
 // point gives a bank P::X its Pointer, if it has a pindex of one integer and
@@ -392,8 +405,7 @@ func (b *Bank) point() {
 		if c.Name == "pindex" && c.Length == 1 && strings.IndexByte("BSIL", c.Type.Letter) >= 0 {
 			b.pindex, b.target = k, b.view.bank(target)
 			b.PointsTo = b.target.Name
-			b.Pointer = int64Column(b.view, b, b.PointsTo)
-			b.Pointer.fill = b.Pointer.fillPointer
+			b.Pointer = int64Column(pointerColumn, b.view, b, b.PointsTo)
 			return
 		}
 	}
@@ -497,14 +509,15 @@ func (b *Bank) Largest(ctx context.Context) (most int64, err error) {
 
 // largestKept is Largest for the entries that a filter keeps.
 func (b *Bank) largestKept(ctx context.Context) (most int64, err error) {
-	f, err := b.Offsets.measure(ctx)
+	offsets := b.Offsets()
+	f, err := offsets.measure(ctx)
 	if err != nil {
 		return 0, err
 	}
 	p := make([]byte, 64<<10)
 	last := int64(0) // offsets begin with 0
 	for off := int64(len(f.header)); off < f.size; {
-		n, err := b.Offsets.ReadAt(ctx, p, off)
+		n, err := offsets.ReadAt(ctx, p, off)
 		if err != nil {
 			return 0, err
 		}
