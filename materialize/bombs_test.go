@@ -43,9 +43,11 @@ func resident(t *testing.T, what string) int64 {
 // growth is by how much the process's memory grows at most while do runs.
 func growth(t *testing.T, do func()) int64 {
 	t.Helper()
-	defer debug.SetGCPercent(debug.SetGCPercent(30)) // as the command does
 	debug.FreeOSMemory()
 	before := resident(t, "VmRSS")
+	// As the command does.
+	defer debug.SetGCPercent(debug.SetGCPercent(30))
+	defer debug.SetMemoryLimit(debug.SetMemoryLimit(before + 64<<20))
 	if err := os.WriteFile("/proc/self/clear_refs", []byte("5"), 0); err != nil { // forget the highest
 		t.Fatal(err)
 	}

@@ -25,8 +25,8 @@ type View struct {
 	eventTags, recordTags, entryNumbers *Column
 
 	mu    sync.Mutex
-	banks map[int]*Bank // of shown; made when asked for
-	nodes []*Bank       // nil until the pass is through
+	banks []*Bank // of shown, or nil; each made when it is asked for
+	nodes []*Bank // nil until the pass is through
 
 	part    string // which entries of its sources it shows; "": its columns are not kept on disk
 	setName string // in the tier; "": not made yet
@@ -35,18 +35,28 @@ type View struct {
 
 // BankSet is the banks of views that show one dictionary, which share it.
 type BankSet struct {
-	ids     []bankID
-	names   []string
-	numbers map[string]int // by name
+	ids    []bankID
+	names  []string
+	byName []int32 // their numbers in the order of their names
 }
 
 func newBankSet(schemas []*hipo.Schema, ids []bankID) *BankSet {
-	set := &BankSet{ids: ids, names: make([]string, len(ids)), numbers: make(map[string]int, len(ids))}
+	set := &BankSet{ids: ids, names: make([]string, len(ids)), byName: make([]int32, len(ids))}
 	for i, id := range ids {
 		set.names[i] = schemas[id].Name
-		set.numbers[set.names[i]] = i
+		set.byName[i] = int32(i)
 	}
+	slices.SortFunc(set.byName, func(a, b int32) int { return strings.Compare(set.names[a], set.names[b]) })
 	return set
+}
+
+// number is which of the banks has that name.
+func (b *BankSet) number(name string) (int, bool) {
+	i, ok := slices.BinarySearchFunc(b.byName, name, func(n int32, name string) int { return strings.Compare(b.names[n], name) })
+	if !ok {
+		return 0, false
+	}
+	return int(b.byName[i]), true
 }
 
 // Names are the names of the banks, in the dictionary's order. The slice is
@@ -115,7 +125,11 @@ func (v *View) Bytes() int64 {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	bytes := int64(viewBytes)
+	bytes += 8 * int64(len(v.banks))
 	for _, b := range v.banks {
+		if b == nil {
+			continue
+		}
 		b.mu.Lock()
 		bytes += int64(len(b.Columns)+2)*columnBytes + 8*int64(len(b.rows))
 		b.mu.Unlock()
@@ -140,11 +154,11 @@ func (v *View) Bank(i int) *Bank {
 
 // bank makes a bank that is not there. v.mu is held.
 func (v *View) bank(i int) *Bank {
+	if v.banks == nil {
+		v.banks = make([]*Bank, len(v.shown.ids))
+	}
 	if b := v.banks[i]; b != nil {
 		return b
-	}
-	if v.banks == nil {
-		v.banks = map[int]*Bank{}
 	}
 	s := v.chain.banks.schemas[v.shown.ids[i]]
 	b := newBank(v, v.shown.ids[i], s)
@@ -160,9 +174,6 @@ func (v *View) Banks() []*Bank {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	banks := make([]*Bank, len(v.shown.ids))
-	if v.banks == nil {
-		v.banks = make(map[int]*Bank, len(banks))
-	}
 	for i := range banks {
 		banks[i] = v.bank(i)
 	}
@@ -397,7 +408,7 @@ func (b *Bank) point() {
 	if i < 0 {
 		return
 	}
-	target, ok := b.view.shown.numbers[b.Name[:i]+"::Particle"]
+	target, ok := b.view.shown.number(b.Name[:i] + "::Particle")
 	if !ok {
 		return
 	}
