@@ -6,7 +6,7 @@ RUNS     ?= 5
 FUZZTIME ?= 30s
 DURATION ?= 1200
 
-.PHONY: help demo test bench soak kills mutants damage build man lint fuzz clean
+.PHONY: help demo test clients bench soak kills mutants damage build man lint fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,8 +17,13 @@ demo: ## mount a real file, read a column with NumPy, unmount; installs what it 
 	@scripts/guard.sh scripts/demo.sh
 
 test: ## every test; installs what it needs
-	@scripts/setup.sh test
+	@scripts/setup.sh clients
 	@scripts/guard.sh scripts/test.sh
+
+clients: ## readers in other languages beside NumPy, and the examples, those of ROOT too
+	@scripts/setup.sh clients all
+	@$(MAKE) --no-print-directory build
+	@scripts/guard.sh .venv/bin/python -m pytest integration/test_clients.py
 
 bench: ## time, memory and work beside other readers, kept in integration/RESULTS.md; EVENTS=400000 RUNS=5 BENCH="--only pass"
 	@scripts/setup.sh demo

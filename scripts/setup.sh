@@ -3,7 +3,11 @@
 #
 #   scripts/setup.sh demo    fuse3, and a Python environment in ./.venv
 #   scripts/setup.sh test    the same, and a C compiler (for go test -race), mandoc and rsync
+#   scripts/setup.sh clients the same, and what readers in other languages need, in build/clients
+#   scripts/setup.sh clients all
+#                            and what is large: ROOT
 #
+# A client that cannot be had is said, and its test is skipped; nothing else fails for it.
 # Go and Python 3.11 must be there. System packages are installed with apt-get or
 # dnf, by root or through a sudo that asks for no password. What is there already
 # is left alone, so running it again costs nothing.
@@ -15,8 +19,8 @@ stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 case "${1-}" in
 demo) tools="fusermount3" ;;
-test) tools="fusermount3 cc cmp find mandoc rsync setpriv tar" ;;
-*) stop "usage: scripts/setup.sh demo|test" ;;
+test | clients) tools="fusermount3 cc cmp find mandoc rsync setpriv tar" ;;
+*) stop "usage: scripts/setup.sh demo|test|clients [all]" ;;
 esac
 
 # package NAME: the package that brings the command NAME, with apt-get and with dnf.
@@ -86,6 +90,15 @@ fi
 # shellcheck disable=SC2015 # both must hold
 [ -r /dev/fuse ] && [ -w /dev/fuse ] || stop "this user may not open /dev/fuse; ask an administrator for: chmod 0666 /dev/fuse"
 
+# pip ARGUMENTS...: the pip of .venv, or that of the system where .venv has none.
+pip() {
+	if .venv/bin/python -m pip --version >/dev/null 2>&1; then
+		.venv/bin/python -m pip --quiet --disable-pip-version-check "$@"
+	else
+		python3 -m pip --quiet --disable-pip-version-check --python .venv/bin/python "$@"
+	fi
+}
+
 # The stamp is written last, so an environment that was interrupted is made again.
 stamp=$(python3 --version; cat integration/requirements.txt)
 if [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ]; then
@@ -93,14 +106,54 @@ if [ "$(cat .venv/stamp 2>/dev/null)" != "$stamp" ]; then
 	rm -rf .venv
 	if python3 -c 'import ensurepip, venv' 2>/dev/null || { install python3-venv && python3 -c 'import ensurepip, venv' 2>/dev/null; }; then
 		python3 -m venv .venv
-		pip=".venv/bin/python -m pip"
-	elif python3 -m pip --version >/dev/null 2>&1 && python3 -m venv --without-pip .venv 2>/dev/null; then
-		pip="python3 -m pip --python .venv/bin/python"
-	else
+	elif ! python3 -m pip --version >/dev/null 2>&1 || ! python3 -m venv --without-pip .venv 2>/dev/null; then
 		stop "this Python cannot make a virtual environment; install the package python3-venv and run this again"
 	fi
-	$pip install --quiet --disable-pip-version-check -r integration/requirements.txt ||
+	pip install -r integration/requirements.txt ||
 		stop "pip could not install integration/requirements.txt; the lines above say why"
 	printf '%s\n' "$stamp" >.venv/stamp
+fi
+
+# client LANGUAGE STAMP INPUT COMMAND...: get what a client needs, once for each content of INPUT.
+client() {
+	local language=$1 stamp=$2 input log=build/clients/$1.log
+	input=$(cksum <"$3")
+	shift 3
+	[ "$(cat "$stamp" 2>/dev/null)" = "$input" ] && return
+	say "getting what the client in $language needs"
+	if "$@" </dev/null >"$log" 2>&1; then
+		printf '%s\n' "$input" >"$stamp"
+	else
+		say "no client in $language: $(grep -v '^ *$' "$log" | tail -n 1 || echo "$1 failed")"
+	fi
+}
+
+rust() { cargo build --quiet --locked --manifest-path integration/clients/rust/Cargo.toml --target-dir build/clients/rust; }
+java() { mvn -q -B -f integration/clients/java/pom.xml dependency:copy-dependencies -DoutputDirectory="$PWD/build/clients/java"; }
+javascript() {
+	mkdir -p build/clients/javascript
+	cp integration/clients/javascript/package*.json build/clients/javascript
+	npm ci --prefix build/clients/javascript --no-audit --no-fund
+}
+golang() { go -C integration/clients/go mod download; }
+python() { pip install --no-deps -r integration/clients/python/requirements.txt; }
+xtensor() { [ -e /usr/include/xtensor/xnpy.hpp ] || install libxtensor-dev; }
+r() { command -v Rscript >/dev/null || install r-base-core; }
+root() { pip install --no-deps -r integration/clients/root/requirements.txt; }
+
+if [ "$1" = clients ]; then
+	mkdir -p build/clients
+	here=integration/clients
+	client rust build/clients/rust.stamp $here/rust/Cargo.lock rust & # compiles while the others fetch
+	client java build/clients/java.stamp $here/java/pom.xml java
+	client javascript build/clients/javascript.stamp $here/javascript/package-lock.json javascript
+	client go build/clients/go.stamp $here/go/go.sum golang
+	client python .venv/clients.stamp $here/python/requirements.txt python
+	client xtensor build/clients/xtensor.stamp /dev/null xtensor
+	client R build/clients/R.stamp /dev/null r
+	if [ "${2-}" = all ]; then
+		client ROOT .venv/root.stamp $here/root/requirements.txt root
+	fi
+	wait
 fi
 say "ready for make $1"
