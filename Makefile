@@ -6,7 +6,7 @@ RUNS     ?= 5
 FUZZTIME ?= 30s
 DURATION ?= 1200
 
-.PHONY: help demo test clients bench soak kills mutants damage build man lint fuzz clean
+.PHONY: help demo test clients bench soak kills mutants damage build wheels man lint fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -52,6 +52,10 @@ damage: ## 10,000 changed bytes in files of every codec, and which of them hipof
 
 build: ## the command, build/hipofs
 	CGO_ENABLED=0 go build -o build/hipofs ./cmd/hipofs
+
+wheels: ## the Python wheels, build/wheels/*.whl
+	@scripts/setup.sh demo
+	@scripts/wheels.sh
 
 man: build ## the man pages, build/man/*.1
 	build/hipofs man build/man

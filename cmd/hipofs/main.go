@@ -92,6 +92,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newReport(stderr),
 		newStats(),
 		newDoctor(),
+		newDemo(stderr),
 		newVersion(),
 		newCompletion(),
 		newMan(),
@@ -252,6 +253,7 @@ Commands ("hipofs help COMMAND" explains one):
     report        write a page about files
     stats         tell what a mount is doing
     doctor        look whether this machine can mount
+    demo          mount a small file, look at it, and unmount it
     cache         list, compare and remove what mounts keep on disk
     version       print the version
     completion    print a completion script for a shell

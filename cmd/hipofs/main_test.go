@@ -12,7 +12,7 @@ import (
 )
 
 func TestHelpFitsAScreenOf80Columns(t *testing.T) {
-	for _, command := range []string{"help", "mount", "run", "umount", "ls", "index", "doctor", "version", "completion"} {
+	for _, command := range []string{"help", "mount", "run", "umount", "ls", "index", "doctor", "demo", "version", "completion"} {
 		var stdout, stderr bytes.Buffer
 		if status := run([]string{"help", command}, &stdout, &stderr); status != 0 {
 			t.Fatalf("help %s: exit status %d, %s", command, status, &stderr)
