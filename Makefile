@@ -23,7 +23,7 @@ test: ## every test; installs what it needs
 clients: ## readers in other languages beside NumPy, and the examples, those of ROOT too
 	@scripts/setup.sh clients all
 	@$(MAKE) --no-print-directory build
-	@scripts/guard.sh .venv/bin/python -m pytest integration/test_clients.py
+	@scripts/guard.sh .venv/bin/python -m pytest integration/test_clients.py integration/test_examples.py
 
 bench: ## time, memory and work beside other readers, kept in integration/RESULTS.md; EVENTS=400000 RUNS=5 BENCH="--only pass"
 	@scripts/setup.sh demo
