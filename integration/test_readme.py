@@ -5,6 +5,7 @@ import os
 import re
 import struct
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,28 @@ def test_the_demo_shows_a_column_and_leaves_no_mount(tmp_path):
     said = run("make", "demo", cwd=ROOT, env=os.environ | {"MAKEFLAGS": "", "TMPDIR": str(tmp_path)}, timeout=300).stdout
     assert "float32 (24,)" in said and "REC::Particle" in said and "MC::Particle" in said
     assert str(tmp_path) not in Path("/proc/self/mounts").read_text() and os.listdir(tmp_path) == []
+
+
+def test_the_old_way_and_the_new_print_the_same(run5042, hipofs, env):
+    """docs/moving.md: the Python blocks of a section, by hipopy, oxihipo and hipofs."""
+    if find_spec("hipopy") is None:
+        pytest.skip("hipopy is not here")
+    page = (ROOT / "docs" / "moving.md").read_text()
+    for link in re.findall(r"\]\(([^)]*)\)", page):
+        assert (ROOT / "docs" / link).exists(), link
+    m = Mount(hipofs, run5042 / "mnt", env)
+    m.point.mkdir()
+    compared = 0
+    try:
+        m.start([run5042 / "run5042/a.hipo", run5042 / "run5042/b.hipo"], ())
+        for section in page.split("\n## "):
+            blocks = re.findall(r"^```python\n(.*?)^```", section, re.MULTILINE | re.DOTALL)
+            said = [run(sys.executable, "-W", "error", "-c", b, cwd=run5042, env=env).stdout for b in blocks]
+            assert len(set(said)) <= 1 and "" not in said, (section.splitlines()[0], said)
+            compared += len(said)
+    finally:
+        m.discard()
+    assert compared == 15
 
 
 def test_make_alone_lists_what_one_can_ask_for():
