@@ -5,8 +5,9 @@
 
 Needs build/hipofs (make build) and ../shared/bench/mkdst.py, whose files are kept in build/. Each time is the median of
 the runs, which take turns with the peer's; sources are in the kernel's page cache, indexes and settings in a folder that
-is new for each run. A line whose checksums differ is not printed, and the status is then 1. A line that misses its bar is
-printed like any other. The whole table goes to integration/RESULTS.md unless --only or --no-save is given.
+is new for each run, and free memory has been touched before. A line whose checksums differ is not printed, and the status
+is then 1. A line that misses its bar is printed like any other. The whole table goes to integration/RESULTS.md unless
+--only or --no-save is given.
 
   pass     the pass that makes an index, beside a loop that reads, checksums and inflates; one processor, two
   column   from the start of the hipofs command to one column and its offsets in NumPy; beside a process that imports
@@ -117,6 +118,7 @@ def reader(*argv: str | Path, env: dict[str, str] | None = None) -> dict:
 
 def by_hipofs(b: Bench, source: Path, task: list[str], *options: str) -> dict:
     env, point = b.env(), b.fresh("mnt")
+    benchfiles.supply()
     began = time.monotonic()
     run(HIPOFS, *options, source, point, env=env)
     try:
@@ -127,10 +129,12 @@ def by_hipofs(b: Bench, source: Path, task: list[str], *options: str) -> dict:
 
 
 def by_oxihipo(source: Path, task: list[str]) -> dict:
+    benchfiles.supply()
     return reader("oxihipo", source, *task)
 
 
 def by_hipopybind(source: Path, task: list[str]) -> dict:
+    benchfiles.supply()
     return reader("hipopybind", source, *task, env=os.environ | {"PYTHONPATH": str(PEERS)})
 
 
@@ -358,6 +362,7 @@ def chain(b: Bench) -> Iterator[Row]:
 
 
 def finished(how: str, path: Path | str) -> dict:
+    benchfiles.supply()
     return json.loads(run(sys.executable, ROOT / "integration/benchserve.py", how, path).stdout)
 
 

@@ -404,12 +404,19 @@ func tellLeftOut(w io.Writer, chain *materialize.Chain) {
 	}
 }
 
+// What a mount may have in memory beside the budget; and how much of it are the
+// pages of the program itself, which the garbage collector does not count.
+const (
+	allowance = 64 << 20
+	ownPages  = 16 << 20
+)
+
 // limitMemory makes the garbage collector work harder before the process
 // exceeds what its user granted: the budget of columns, and a small constant
 // for all the rest.
 func limitMemory(budget int64) {
 	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(budget + 64<<20)
+		debug.SetMemoryLimit(budget + allowance - ownPages)
 	}
 	if os.Getenv("GOGC") == "" {
 		// Columns are large and hold no pointers: collecting is cheap, waiting for as
