@@ -11,17 +11,18 @@ const (
 	// is given back to the system, which needs it for the copies of the readers.
 	looseBytes = 64 << 20
 
-	// quietTime is how long nothing must happen for the memory that decodes work
-	// in to be given back as well.
-	quietTime = 15 * time.Second
+	// quietTime is how long next to nothing must be decoded for the memory that
+	// decodes work in to be given back as well: at most quietRecords records.
+	quietTime    = 15 * time.Second
+	quietRecords = 64
 )
 
 // tidy gives memory that is not in use back to the system, where the runtime
 // alone would take minutes: chunks that the kernel has by now, while nothing is
 // decoded that could use their memory again; and all that is left of a burst of
-// work, once nothing has happened between two ticks.
+// work, once next to nothing was decoded between two ticks, until nothing happens.
 func (m *materializer) tidy(ctx context.Context, tick <-chan time.Time) {
-	last, tidied := m.activity(), true
+	last, records, tidied := m.activity(), m.recordsDecoded.Load(), true
 	for {
 		select {
 		case <-ctx.Done():
@@ -31,16 +32,17 @@ func (m *materializer) tidy(ctx context.Context, tick <-chan time.Time) {
 				debug.FreeOSMemory()
 			}
 		case <-tick:
-			now := m.activity()
-			if now != last {
-				last, tidied = now, false
-			} else if !tidied && !m.decoding() {
+			now, decoded := m.activity(), m.recordsDecoded.Load()
+			quiet := decoded-records <= quietRecords
+			tidied = tidied && now == last
+			if quiet && !tidied && !m.decoding() {
 				m.mu.Lock()
 				m.decoders = nil
 				m.mu.Unlock()
 				debug.FreeOSMemory()
-				tidied = true
+				tidied = now == last
 			}
+			last, records = now, decoded
 		}
 	}
 }

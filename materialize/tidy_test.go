@@ -30,7 +30,7 @@ func TestChunksThatAreLetGoOfAreToldWhenTheyAreMany(t *testing.T) {
 
 func TestMemoryOfDecodesIsGivenBackWhenNothingHappens(t *testing.T) {
 	name, _ := large(t, 1)
-	c := open(t, Options{Index: IndexLazy}, name)
+	c := open(t, Options{Index: IndexLazy, Memory: 64 << 10}, name)
 	b := bank(t, c.View(), "T::b0")
 	tick := make(chan time.Time)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -58,8 +58,22 @@ func TestMemoryOfDecodesIsGivenBackWhenNothingHappens(t *testing.T) {
 	if atRest() != 0 {
 		t.Errorf("%d decoders keep their memory", atRest())
 	}
-	if _, err := b.Columns[0].ReadAt(ctx, make([]byte, 1000), 0); err != nil {
+	// A slice now and then keeps nothing alive either.
+	if _, err := bank(t, c.View(), "T::b4").Columns[0].ReadAt(ctx, make([]byte, 1000), 0); err != nil {
 		t.Fatal(err)
+	}
+	if atRest() == 0 {
+		t.Fatal("no decoder is at rest after a read")
+	}
+	tick <- time.Time{}
+	for range 1000 {
+		if atRest() == 0 {
+			break
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if atRest() != 0 {
+		t.Errorf("%d decoders keep their memory while little is read", atRest())
 	}
 	cancel()
 	<-over
