@@ -60,6 +60,9 @@ wheels: ## the Python wheels, build/wheels/*.whl
 man: build ## the man pages, build/man/*.1
 	build/hipofs man build/man
 
+manual: build ## the help texts into docs/manual.md
+	scripts/manual.py
+
 lint: ## gofmt, go vet, the linters with the rule of the layers, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { echo "not in gofmt's form:"; gofmt -l .; exit 1; }
 	go vet ./...

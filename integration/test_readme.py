@@ -1,6 +1,7 @@
-"""What the README tells a physicist to type works as it stands."""
+"""What the README and the manual tell a physicist to type works as it stands, and the manual is complete."""
 from __future__ import annotations
 
+import json
 import os
 import re
 import struct
@@ -10,10 +11,20 @@ from pathlib import Path
 
 import pytest
 
-from harness import ROOT, Mount, run
+from harness import ROOT, Mount, banks, data, run
 from writer import event, structure, write
 
-BLOCKS = re.findall(r"^```(sh|python)\n(.*?)^```", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+SAID = {  # of what the blocks of a page print
+    "README.md": ("px.npy", "4 particles in 3 events", "the particles of event 1 have px [3.5]", "[ 4.    0.75  0.   16.  ]",
+                  "[2, 1, 1] 4.5", "the sum of px is 14.5", "REC::Calorimeter"),
+    "docs/manual.md": ("2 files, 3 entries, 2 records", "a.hipo has 2 entries", "px <f4 px.npy", "errors: []", "\npx\n",
+                       "a.hipo.hipofs-index"),
+}
+
+
+def blocks(page: str) -> list[tuple[str, str]]:
+    """The shell and Python blocks of a page, in order."""
+    return re.findall(r"^```(sh|python)\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
 
 
 def bank(item: int, fmt: str, columns: list[list]) -> bytes:
@@ -33,21 +44,62 @@ def run5042(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_block_of_the_readme_works(run5042, hipofs, env):
+@pytest.mark.parametrize("page", ["README.md", "docs/manual.md"])
+def test_every_block_works_as_it_stands(page, run5042, hipofs, env):
     env |= {"PATH": f"{hipofs.parent}:{os.environ['PATH']}"}
     said = ""
-    assert [kind for kind, _ in BLOCKS] == [
-        "sh", "python", "python", "python", "sh", "sh", "sh", "python", "sh", "python", "sh", "sh", "sh", "sh"]
     try:
-        for kind, text in BLOCKS:
+        for kind, text in blocks(page):
             argv = ["bash", "-euo", "pipefail", "-c", text] if kind == "sh" else [sys.executable, "-W", "error", "-c", text]
             said += run(*argv, cwd=run5042, env=env).stdout
     finally:
         Mount(hipofs, run5042 / "mnt", env).discard()
-    for line in ("px.npy", "4 particles in 3 events", "the particles of event 1 have px [3.5]", "[ 4.    0.75  0.   16.  ]",
-                 "[2, 1, 1] 4.5", "the sum of px is 14.5", "REC::Calorimeter"):
+    for line in SAID[page]:
         assert line in said, said
     assert not (run5042 / "mnt").exists()
+
+
+def test_no_page_has_a_block_that_is_not_run_or_a_link_that_leads_nowhere():
+    for page in SAID:
+        text = (ROOT / page).read_text()
+        assert set(re.findall(r"^```(\w+)$", text, re.MULTILINE)) == {"sh", "python"}, page
+        for link in re.findall(r"\]\(([^)#]+)\)", text):
+            assert "://" in link or ((ROOT / page).parent / link).exists(), f"{page}: {link}"
+
+
+def test_the_manual_has_every_command_and_option(hipofs):
+    text = (ROOT / "docs/manual.md").read_text()
+    assert run(ROOT / "scripts/manual.py", "--print").stdout == text, "run make manual"
+    sections = dict(re.findall(r"^### hipofs ([a-z]+)\n(.*?)(?=^### |\Z)", text, re.MULTILINE | re.DOTALL))
+    commands = {line.split("\t")[0] for line in run(hipofs, "__complete", "").stdout.splitlines()}
+    assert commands - {":4", ":0", "help"} <= set(sections)
+    for command, section in sections.items():
+        flags = {line.split("\t")[0] for line in run(hipofs, "__complete", command, "--").stdout.splitlines()}
+        for flag in flags - {"--help", "--o", ":4", ":0"}:
+            assert flag in section, f"hipofs {command} {flag}"
+
+
+def test_the_manual_has_every_file_of_a_mount(run5042, mount, tmp_path):
+    m = mount([run5042 / "run5042/a.hipo", data("codecs/tag00_none_perchunk.hipo")], "--cache-dir", str(tmp_path / "columns"))
+    found = {n for n in os.listdir(m) if n.startswith(".") or "::" not in n} | {f".hipofs/{n}" for n in os.listdir(m / ".hipofs")}
+    for bank in [*(m / b for b in banks(m)), *(m / ".nodes").iterdir()]:
+        columns = {c["file"] for c in json.loads((bank / "schema.json").read_text())["columns"]}
+        found |= {re.sub("@.*::Particle", "@P::Particle", n) for n in os.listdir(bank) if n not in columns}
+    found |= {n for n in os.listdir(m / ".event/0") if "::" not in n} - found
+    tables = "".join(re.findall(r"^\|.*", (ROOT / "docs/manual.md").read_text(), re.MULTILINE))
+    names = {n.split("/")[0] for n in re.findall(r"`([^`]+)`", tables)}
+    assert len(found) > 20 and {n.removeprefix(".hipofs/") for n in found} <= names
+
+
+def test_the_manual_has_every_exit_status_and_errno():
+    text = (ROOT / "docs/manual.md").read_text()
+    sources = "".join(p.read_text() for p in (ROOT / "cmd/hipofs").glob("*.go"))
+    statuses = set(re.findall(r"\tstatus[A-Z]\w+ += (\d+)", sources))
+    assert {"1", "7", "126", "130"} <= statuses
+    for status in statuses:
+        assert re.search(rf"^\|.*\b{status}\b.*\|", text, re.MULTILINE), status
+    for errno in re.findall(r"syscall\.(E[A-Z]+)", (ROOT / "fs/errno.go").read_text()):
+        assert f"({errno})" in text, errno
 
 
 def test_the_demo_shows_a_column_and_leaves_no_mount(tmp_path):

@@ -21,6 +21,7 @@ mount has it, gives name, ids and the order of columns; without it the bank gets
 an id of its own. A copy of a mount (cp -r) becomes a file with the same columns.
 
 Options:
+    -o, --output FILE    the new file
     --onto SOURCE        add the banks to a copy of a chain, entry by entry; may
                          be given several times
     --banks PATTERN,...  with --onto: keep only these banks of the chain
@@ -29,7 +30,13 @@ Options:
     --record-size SIZE   events in a record, bytes (8M)
     --split SIZE         files of at most SIZE: OUT.0000.hipo, OUT.0001.hipo, ...
     --force              replace files that exist, but no source
+    --on-error fail|skip with --onto: leave out unreadable files and damaged
+                         records: skip
     --threads N          work on N records at once (one a processor)
+    --memory SIZE        keep up to SIZE bytes of columns in memory
+    --max-record SIZE    refuse records that inflate to more (1G)
+    --index-dir DIR      keep indexes in DIR (your cache folder otherwise)
+    --no-index           neither read nor write an index
     -q, --quiet          no progress, only errors
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 a source is unreadable or

@@ -23,6 +23,7 @@ event tags and record tags stay. A record of which everything is taken is copied
 as it is. OUT.hipo appears when it is whole, and replaces nothing unasked.
 
 Options:
+    -o, --output FILE    the new file
     --entries A:B        entries A to B of the chain, B excluded
     --require BANK+...   entries with rows in each of these banks
     --tag N+...          entries with one of these event tags
@@ -37,6 +38,7 @@ Options:
     --force              replace files that exist, but no source
     --on-error fail|skip leave out unreadable files and damaged records: skip
     --threads N          work on N records at once (one a processor)
+    --memory SIZE        keep up to SIZE bytes of columns in memory
     --max-record SIZE    refuse records that inflate to more (1G)
     --index-dir DIR      keep indexes in DIR (your cache folder otherwise)
     --no-index           neither read nor write an index
