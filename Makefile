@@ -5,6 +5,7 @@ EVENTS   ?= 400000
 RUNS     ?= 5
 FUZZTIME ?= 30s
 DURATION ?= 1200
+LIGHT    ?= 900
 
 .PHONY: help demo test clients bench soak kills mutants damage build wheels man lint fuzz clean
 
@@ -30,10 +31,10 @@ bench: ## time, memory and work beside other readers, kept in integration/RESULT
 	@$(MAKE) --no-print-directory build
 	@scripts/guard.sh .venv/bin/python integration/bench.py --events $(EVENTS) --runs $(RUNS) $(BENCH)
 
-soak: ## 64 processes read a 1 GB chain in 64 MB for 20 minutes, kept in docs/reliability.md; DURATION=1200
+soak: ## 64 processes read a 1 GB chain in 64 MB for 20 minutes, then a slice a second for 15, kept in docs/reliability.md; DURATION=1200 LIGHT=900
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
-	@scripts/guard.sh .venv/bin/python integration/soak.py --seconds $(DURATION)
+	@scripts/guard.sh .venv/bin/python integration/soak.py --seconds $(DURATION) --light $(LIGHT)
 
 kills: ## SIGKILL at 1,000 random instants, and what the next start finds, kept in docs/reliability.md; COUNT=1000
 	@scripts/setup.sh demo

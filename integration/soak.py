@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
 """Many processes read a chain that is much larger than the memory hipofs may use, and compare every byte.
 
-    soak.py [--seconds N] [--readers N] [--memory SIZE] [--cache SIZE]
+    soak.py [--seconds N] [--readers N] [--memory SIZE] [--cache SIZE] [--light N]
 
 Needs build/hipofs (make build) and ../shared/bench/mkdst.py, whose files are kept in build/, as are the expected bytes,
 which oxihipo decodes. The mount answers one round of readers to warm up and one that counts. What must hold: no byte is
 wrong and nothing fails; resident memory stays under the budget and 64 MiB; when all readers have gone, there are as
 many descriptors and goroutines as after the first round, but for some that are kept for the next reader (pipes to
-splice through, threads). The line in docs/reliability.md is written whatever came out.
+splice through, threads). After it the mount is left with little to do: a slice a second, for N seconds; then no more than
+its cache and 64 MiB is resident. The lines in docs/reliability.md are written whatever came out.
 """
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ import contextlib
 import hashlib
 import json
 import os
+import random
 import subprocess
 import sys
 import tempfile
 import threading
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -185,6 +188,25 @@ def soak(mount: Mount, oracle: Path, readers: int, seconds: float, budget: int) 
     return Soaked(count, budget, watch.rss, (before[0], after[0]), (before[1], after[1]), mistakes)
 
 
+def light(mount: Mount, oracle: Path, seconds: float) -> tuple[str, list[str]]:
+    """Read a slice a second; what is resident in the end, beside what is cached, and what was wrong."""
+    rng, names, mistakes, reads = random.Random(0), sorted(p.relative_to(oracle) for p in oracle.rglob("*.npy")), [], 0
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        name = rng.choice(names)
+        got = np.load(mount / name, mmap_mode="r").reshape(-1).view("u1")
+        expected = np.memmap(oracle / name, "u1", "r")
+        at = rng.randrange(len(expected))
+        if not np.array_equal(got[at:at + 4096], expected[at:at + 4096]):
+            mistakes.append(f"{name}: 4096 bytes at {at} are not the right ones")
+        reads += 1
+        time.sleep(1)
+    resident, cached = Watch(mount.pid, mount).memory(), mount.json("stats.json")["cache_bytes"]
+    if resident > cached + ALLOWANCE:
+        mistakes.append(f"resident memory is {resident >> 20} MiB, over the {cached >> 20} MiB of the cache and {ALLOWANCE >> 20} MiB")
+    return f"{reads:,} slices; {resident >> 20} MiB resident, {cached >> 20} MiB of it the cache", mistakes
+
+
 def chain(scale: int = 1) -> list[Path]:
     """A chain of 1 GB in three layouts, each file with its own events; or a part of it."""
     return [benchfiles.dst(100_000 // scale, codec, seed)
@@ -197,6 +219,7 @@ def main() -> int:
     parser.add_argument("--readers", type=int, default=64)
     parser.add_argument("--memory", type=int, default=64, help="budget, MiB")
     parser.add_argument("--cache", help="size of a cache folder; none is used otherwise")
+    parser.add_argument("--light", type=float, default=900, help="seconds of light use afterwards")
     a = parser.parse_args()
     sources = chain()
     oracle = expected(sources)
@@ -208,12 +231,15 @@ def main() -> int:
             options += [f"--cache-dir={folder}/columns", f"--cache-size={a.cache}"]
         with mounted(ROOT / "build" / "hipofs", environment(Path(folder)), sources, *options) as m:
             s = soak(m, oracle, a.readers, a.seconds, a.memory << 20)
-    print(s, *s.mistakes, sep="\n")
+            print(s, *s.mistakes, sep="\n", flush=True)
+            counted, mistakes = light(m, oracle, a.light)
+    print(counted, *mistakes, sep="\n")
     sys.path.insert(0, str(ROOT / "scripts"))
     from record import record
     record("L11", f"soak: {a.readers} readers of a 1 GB chain, budget {a.memory} MiB, "
            + (f"cache folder of {a.cache}, " if a.cache else "") + f"{a.seconds:.0f} s", str(s), s.count.wrong + len(s.mistakes) - len(s.count.first[:20]))
-    return 1 if s.mistakes else 0
+    record("L11", f"light use after a soak, {a.light:.0f} s", counted, len(mistakes))
+    return 1 if s.mistakes or mistakes else 0
 
 
 if __name__ == "__main__":
