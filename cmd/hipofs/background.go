@@ -101,7 +101,7 @@ func (m *mount) runChild() error {
 	if err := os.Chdir("/"); err != nil {
 		return err
 	}
-	return m.serve(sources, mountpoint, func(ctx context.Context) error {
+	return m.serve(context.Background(), sources, mountpoint, func(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return interrupted()
 		}

@@ -30,12 +30,13 @@ one source a line. Returns when the mount answers; serves in the background.
 
 Options:
     -f, --foreground     stay attached; log to standard error
+    --until-eof          the same, for programs: say "mounted" on standard
+                         output, and end when standard input does
     --banks PATTERN,...  show only these banks, such as 'REC::*,MC::Particle'
     --entries A:B        show entries A to B alone, B excluded
     --require BANK+...   entries with rows in each of these banks
     --tag N+..., --record-tag N+...  entries that have one of these tags
-    --memory SIZE        keep up to SIZE bytes of columns in memory (512M, 2GB;
-                         otherwise a quarter of the memory)
+    --memory SIZE        keep SIZE bytes of columns in memory (a quarter of it)
     --threads N          decode N records at once (one a processor)
     --index WHEN         count rows: auto, eager (at once), lazy (when asked)
     --index-dir DIR      keep indexes in DIR (your cache folder otherwise)
@@ -47,8 +48,7 @@ Options:
     --names colons|dot   folders are called REC::Particle or REC.Particle
     --on-error fail|skip leave out unreadable files and damaged records: skip
     --max-record SIZE    refuse records that inflate to more (1G)
-    --grace TIME         when a signal ends the mount, let programs that have
-                         files open read on for TIME (20s)
+    --grace TIME         let open files be read on after a signal (20s)
     --log-file FILE      write the log there
     --log-level LEVEL    debug, info, warn, error
     -q, --quiet          say nothing but errors
@@ -73,6 +73,7 @@ type mount struct {
 	fs    fs.Options
 
 	foreground bool
+	untilEOF   bool // in the foreground, for as long as standard input is open
 	quiet      bool
 	logFile    string
 	logLevel   slog.Level
@@ -97,6 +98,7 @@ func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
 	flags := cmd.Flags()
 	m.addFlags(flags)
 	flags.BoolVarP(&m.foreground, "foreground", "f", false, "")
+	flags.BoolVar(&m.untilEOF, "until-eof", false, "")
 	flags.Func("grace", "", duration(&m.grace))
 	flags.FuncP("o", "o", "", func(s string) error { return m.setMountOptions(flags, s) })
 	return cmd
@@ -135,12 +137,16 @@ func (m *mount) run(args []string) error {
 	if isChild() {
 		return m.runChild()
 	}
+	m.foreground = m.foreground || m.untilEOF
 	sources, mountpoint, err := m.arguments(args)
 	if err != nil {
 		return err
 	}
+	if m.untilEOF {
+		return m.serveProgram(sources, mountpoint)
+	}
 	if m.foreground {
-		return m.serve(sources, mountpoint, func(context.Context) error { return nil })
+		return m.serve(context.Background(), sources, mountpoint, func(context.Context) error { return nil })
 	}
 	return startChild(m.args, m.stderr, sources, mountpoint)
 }
@@ -227,15 +233,31 @@ func (m *mount) note(s string) {
 // first.
 const defaultGrace = 20 * time.Second
 
+// serveProgram serves a program that has started this one, and whose end is the
+// end of standard input, whatever it ends by. Its open files are served on.
+func (m *mount) serveProgram(sources []string, mountpoint string) error {
+	asked, end := context.WithCancel(context.Background())
+	defer end()
+	go func() {
+		_, _ = io.Copy(io.Discard, os.Stdin)
+		end()
+	}()
+	return m.serve(asked, sources, mountpoint, func(context.Context) error {
+		_, err := os.Stdout.WriteString("mounted\n")
+		return err
+	})
+}
+
 // serve mounts and answers the kernel until the mount ends: because somebody
-// unmounts it, or by a signal. ready is called once the mount answers.
-func (m *mount) serve(sources []string, mountpoint string, ready func(context.Context) error) error {
+// unmounts it, by a signal, or with asked. ready is called once the mount
+// answers.
+func (m *mount) serve(asked context.Context, sources []string, mountpoint string, ready func(context.Context) error) error {
 	// A log whose reader has gone must not end the mount.
 	signal.Ignore(syscall.SIGPIPE)
 	signal.Ignore(syscall.SIGXFSZ) // nor a limit on the size of files (ulimit -f)
 	signals := make(chan os.Signal, 2)
 	notifyEnd(signals)
-	ctx, interrupt := context.WithCancel(context.Background())
+	ctx, interrupt := context.WithCancel(asked)
 	defer interrupt()
 	go func() {
 		<-signals // the first; whoever waits for a second reads the channel
@@ -277,6 +299,9 @@ func (m *mount) serve(sources []string, mountpoint string, ready func(context.Co
 	// The name goes now; who has files open may read on for a while.
 	if err := server.Retire(); err != nil {
 		return fmt.Errorf("%s: %w", mountpoint, err)
+	}
+	if m.untilEOF {
+		os.Stdout.Close() // tells that it has gone
 	}
 	select {
 	case <-ended:
