@@ -522,7 +522,7 @@ func (n *narrowing) inside(ctx context.Context, s *source, r int32, of picked) (
 			return through > upTo
 		})
 	}
-	if len(n.where.EventTags) == 0 || of.count() == 0 {
+	if !n.where.looksAtTags() || of.count() == 0 {
 		return of, nil
 	}
 	tags, err := m.chunkBy(ctx, s, chunkKey{s.number, r, tagsBank, 0}, n.wants)

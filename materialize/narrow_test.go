@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -113,7 +114,7 @@ func drawView(t *rapid.T, v *View, entries []modelEntry) (*View, []modelEntry, s
 		default:
 			expr := rapid.SampledFrom([]string{
 				"require=REC::Particle", "require=REC::Track", "require=REC::Particle+REC::Track", "tag=1+2", "tag=3", "record_tag=1", "record_tag=0+2",
-				"file=run0.hipo", "file=run[12]*", "tag=0+1,require=REC::Particle,record_tag=1+2", "tag=1,tag=2", "tag=7", "file=none",
+				"file=run0.hipo", "file=run[12]*", "tag=0+1,require=REC::Particle,record_tag=1+2", "tag=1,tag=2", "tag=7", "tag_any=1", "tag_any=4+2,tag=3", "file=none",
 			}).Draw(t, "where")
 			w, err := ParseWhere(expr)
 			if err != nil {
@@ -141,6 +142,9 @@ func (e modelEntry) passes(expr string) bool {
 				holds = value == "REC::Particle" && len(e.particles) > 0 || value == "REC::Track" && len(e.pindex) > 0
 			case "tag":
 				holds = value == fmt.Sprint(e.tag)
+			case "tag_any":
+				bits, _ := strconv.ParseUint(value, 10, 32)
+				holds = e.tag&uint32(bits) != 0
 			case "record_tag":
 				holds = value == fmt.Sprint(e.recordTag)
 			case "file":

@@ -17,19 +17,21 @@ import (
 type Where struct {
 	Require    []string   // banks, each of which must have a row
 	EventTags  [][]uint32 // the event tag is in each of these lists
+	EventBits  [][]uint32 // the event tag has a bit of one of each of these lists
 	RecordTags [][]int64  // the record tag is in each of these lists
 	Files      [][]string // of each of these lists, one pattern (path.Match) matches the file's name
 }
 
 // ParseWhere reads conditions that must all hold: a comma-separated list of
-// require=BANK+BANK, tag=N+N, record_tag=N+N and file=PATTERN. In names "+",
-// "," and "%" are percent-encoded.
+// require=BANK+BANK, tag=N+N, tag_any=N+N (a bit of any of these),
+// record_tag=N+N and file=PATTERN. In names "+", "," and "%" are
+// percent-encoded.
 func ParseWhere(expr string) (Where, error) {
 	var w Where
 	for condition := range strings.SplitSeq(expr, ",") {
 		word, values, ok := strings.Cut(condition, "=")
 		if !ok {
-			return Where{}, fmt.Errorf("%q is no condition; want require=BANK, tag=N, record_tag=N or file=PATTERN", condition)
+			return Where{}, fmt.Errorf("%q is no condition; want require=BANK, tag=N, tag_any=N, record_tag=N or file=PATTERN", condition)
 		}
 		if err := w.Add(word, values); err != nil {
 			return Where{}, fmt.Errorf("%s=%s: %w", word, values, err)
@@ -52,7 +54,7 @@ func (w *Where) Add(word, values string) error {
 	switch word {
 	case "require":
 		w.Require = append(w.Require, texts...)
-	case "tag":
+	case "tag", "tag_any":
 		tags, err := numbers(texts, func(s string) (uint32, error) {
 			n, err := strconv.ParseUint(s, 10, 32)
 			return uint32(n), err
@@ -60,7 +62,11 @@ func (w *Where) Add(word, values string) error {
 		if err != nil {
 			return errors.New("want event tags, numbers from 0 to 4294967295")
 		}
-		w.EventTags = append(w.EventTags, tags)
+		if word == "tag" {
+			w.EventTags = append(w.EventTags, tags)
+		} else {
+			w.EventBits = append(w.EventBits, tags)
+		}
 	case "record_tag":
 		tags, err := numbers(texts, func(s string) (int64, error) { return strconv.ParseInt(s, 10, 64) })
 		if err != nil {
@@ -75,7 +81,7 @@ func (w *Where) Add(word, values string) error {
 		}
 		w.Files = append(w.Files, texts)
 	default:
-		return errors.New("there is no such condition; want require, tag, record_tag or file")
+		return errors.New("there is no such condition; want require, tag, tag_any, record_tag or file")
 	}
 	return nil
 }
@@ -94,11 +100,14 @@ func numbers[N any](texts []string, parse func(string) (N, error)) ([]N, error) 
 
 // all reports whether there is no condition.
 func (w *Where) all() bool {
-	return len(w.Require)+len(w.EventTags)+len(w.RecordTags)+len(w.Files) == 0
+	return !w.looksInside() && len(w.RecordTags)+len(w.Files) == 0
 }
 
 // looksInside reports whether the headers of records do not decide.
-func (w *Where) looksInside() bool { return len(w.Require) > 0 || len(w.EventTags) > 0 }
+func (w *Where) looksInside() bool { return len(w.Require) > 0 || w.looksAtTags() }
+
+// looksAtTags reports whether the tags of events decide.
+func (w *Where) looksAtTags() bool { return len(w.EventTags) > 0 || len(w.EventBits) > 0 }
 
 // file reports whether entries of the file may pass.
 func (w *Where) file(name string) bool {
@@ -115,7 +124,14 @@ func (w *Where) file(name string) bool {
 func (w *Where) record(tag int64) bool { return inEach(w.RecordTags, tag) }
 
 // event reports whether an entry with that event tag may pass.
-func (w *Where) event(tag uint32) bool { return inEach(w.EventTags, tag) }
+func (w *Where) event(tag uint32) bool {
+	for _, list := range w.EventBits {
+		if !slices.ContainsFunc(list, func(bits uint32) bool { return tag&bits != 0 }) {
+			return false
+		}
+	}
+	return inEach(w.EventTags, tag)
+}
 
 func inEach[N comparable](lists [][]N, n N) bool {
 	for _, list := range lists {

@@ -17,6 +17,7 @@ func TestWhereIsReadAsWritten(t *testing.T) {
 		{"require=a%2Bb%2Cc%25,require=d", Where{Require: []string{"a+b,c%", "d"}}},
 		{"tag=1+4294967295", Where{EventTags: [][]uint32{{1, math.MaxUint32}}}},
 		{"tag=1+2,tag=2", Where{EventTags: [][]uint32{{1, 2}, {2}}}},
+		{"tag_any=5+8,tag_any=2", Where{EventBits: [][]uint32{{5, 8}, {2}}}},
 		{"record_tag=-1+0", Where{RecordTags: [][]int64{{-1, 0}}}},
 		{"file=run*%2B1.hipo+b", Where{Files: [][]string{{"run*+1.hipo", "b"}}}},
 	} {
@@ -38,6 +39,7 @@ func TestWrongWhereSaysWhatIsWanted(t *testing.T) {
 		{"tag=-1", "event tags"},
 		{"tag=4294967296", "event tags"},
 		{"tag=0x1", "event tags"},
+		{"tag_any=4294967296", "event tags"},
 		{"tag=1_0", "event tags"},
 		{"record_tag=9223372036854775808", "record tags"},
 		{"record_tag=1.0", "record tags"},
@@ -116,7 +118,7 @@ func FuzzSlice(f *testing.F) {
 // FuzzWhere fuzzes expressions: what is read has as many conditions as commas
 // say, and no empty name.
 func FuzzWhere(f *testing.F) {
-	for _, s := range []string{"require=A+B", "tag=1+2,record_tag=-1", "file=[a-c]*", "require=%2C%2B", "tag=", ",", "file=["} {
+	for _, s := range []string{"require=A+B", "tag=1+2,record_tag=-1", "file=[a-c]*", "require=%2C%2B", "tag_any=1+6", "tag=", ",", "file=["} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, s string) {
@@ -125,7 +127,7 @@ func FuzzWhere(f *testing.F) {
 			return
 		}
 		values := len(w.Require)
-		for _, list := range w.EventTags {
+		for _, list := range append(w.EventTags, w.EventBits...) {
 			values += len(list)
 		}
 		for _, list := range w.RecordTags {
