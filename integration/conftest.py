@@ -34,6 +34,17 @@ def hipofs_race() -> Path:
     return _build("-race", name="hipofs-race")
 
 
+@pytest.fixture(scope="module")
+def program(hipofs: Path, tmp_path_factory: pytest.TempPathFactory):
+    """hipofs_ak finds the command, and caches and settings that begin empty, while a module's tests run."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [n for n in os.environ if n.startswith("HIPOFS_")]:
+            patch.delenv(name)
+        for name, value in (environment(tmp_path_factory.mktemp("home")) | {"HIPOFS": str(hipofs)}).items():
+            patch.setenv(name, value)
+        yield hipofs
+
+
 @pytest.fixture
 def env(tmp_path: Path) -> dict[str, str]:
     """An environment whose caches and settings begin empty."""

@@ -1,0 +1,26 @@
+"""CLAS12 data as arrays: HIPO files, or a mount of hipofs, for those who know uproot.
+
+>>> import hipofs_ak as hf
+>>> with hf.open(source) as f:
+...     print(f.arrays("MC::Particle", ["px", "py"], entry_stop=5))
+[[], [], [{px: 0.08, py: 0}], [{px: 0.08, ...}], [{px: 0.08, py: 0}]]
+"""
+from __future__ import annotations
+
+from ._bank import Accessed, Column, NumpyColumn, Schema
+from ._errors import (
+    CorruptFileError, HipoError, HipoIOError, HipoNotFoundError, HipoValueError, HipoWarning, KeyInFileError,
+)
+from ._file import Bank, Event, File, Occupancy, open
+from ._iterate import Report
+from ._physics import PDG_MASS_GEV, PDG_NAME, group_by_index, link, pdg_mass, pdg_name, to_vector
+
+# As oxihipo calls them.
+Chain = File
+OxihipoError = HipoError
+
+__all__ = [
+    "PDG_MASS_GEV", "PDG_NAME", "Accessed", "Bank", "Chain", "Column", "CorruptFileError", "Event", "File", "HipoError",
+    "HipoIOError", "HipoNotFoundError", "HipoValueError", "HipoWarning", "KeyInFileError", "NumpyColumn", "Occupancy",
+    "OxihipoError", "Report", "Schema", "group_by_index", "link", "open", "pdg_mass", "pdg_name", "to_vector",
+]
