@@ -2,8 +2,8 @@
 
 >>> import hipofs_ak as hf
 >>> with hf.open(source) as f:
-...     print(f.arrays("MC::Particle", ["px", "py"], entry_stop=5))
-[[], [], [{px: 0.08, py: 0}], [{px: 0.08, ...}], [{px: 0.08, py: 0}]]
+...     print(f.arrays("MC::Particle", ["px", "py"]).type)
+101 * var * {px: float32, py: float32}
 """
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from ._errors import (
 )
 from ._file import Bank, Event, File, Occupancy, open
 from ._iterate import Report
+from ._open import arrays, composite, event_tags, iterate, numpy
 from ._physics import PDG_MASS_GEV, PDG_NAME, group_by_index, link, pdg_mass, pdg_name, to_vector
 
 # As oxihipo calls them.
@@ -22,5 +23,6 @@ OxihipoError = HipoError
 __all__ = [
     "PDG_MASS_GEV", "PDG_NAME", "Accessed", "Bank", "Chain", "Column", "CorruptFileError", "Event", "File", "HipoError",
     "HipoIOError", "HipoNotFoundError", "HipoValueError", "HipoWarning", "KeyInFileError", "NumpyColumn", "Occupancy",
-    "OxihipoError", "Report", "Schema", "group_by_index", "link", "open", "pdg_mass", "pdg_name", "to_vector",
+    "OxihipoError", "Report", "Schema", "arrays", "composite", "event_tags", "group_by_index", "iterate", "link", "numpy",
+    "open", "pdg_mass", "pdg_name", "to_vector",
 ]

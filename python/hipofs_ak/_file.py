@@ -279,7 +279,7 @@ class File:
         >>> import hipofs_ak as hf
         >>> with hf.open(source) as f:
         ...     print(f.keys(filter_name="MC::*", nonempty=True))
-        ['MC::Event', 'MC::Header', 'MC::Particle', 'MC::True']
+        ['MC::Header', 'MC::Particle', 'MC::True', 'MC::Event']
         """
         if kind == "bank":
             banks = list(self._schemas().values())

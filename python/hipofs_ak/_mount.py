@@ -126,6 +126,8 @@ class OwnMount(Mount):
         self._finalizer = weakref.finalize(self, self._server.end)
 
     def path(self) -> str:
+        if not self._finalizer.alive:
+            raise HipoValueError("operation on a closed File; what is to be used after close() must be read before")
         if self._server.owner != os.getpid() and not is_tree(self._server.point):
             with _spawning:
                 if self._server.owner != os.getpid():
