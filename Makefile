@@ -30,6 +30,7 @@ bench: ## time, memory and work beside other readers, kept in integration/RESULT
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
 	@scripts/guard.sh .venv/bin/python integration/bench.py --events $(EVENTS) --runs $(RUNS) $(BENCH)
+	@scripts/manual.py
 
 soak: ## 64 processes read a 1 GB chain in 64 MB for 20 minutes, then a slice a second for 15, kept in docs/reliability.md; DURATION=1200 LIGHT=900
 	@scripts/setup.sh demo
@@ -61,7 +62,7 @@ wheels: ## the Python wheels, build/wheels/*.whl
 man: build ## the man pages, build/man/*.1
 	build/hipofs man build/man
 
-manual: build ## the help texts into docs/manual.md
+manual: build ## the help texts into docs/manual.md, the figures of RESULTS.md into README.md
 	scripts/manual.py
 
 lint: ## gofmt, go vet, the linters with the rule of the layers, known vulnerabilities

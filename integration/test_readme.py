@@ -16,8 +16,8 @@ from writer import event, structure, write
 
 SAID = {  # of what the blocks of a page print
     "README.md": ("px.npy", "4 particles in 3 events", "the particles of event 1 have px [3.5]", "[ 4.    0.75  0.   16.  ]",
-                  "[2, 1, 1] 4.5", "the sum of px is 14.5", "REC::Calorimeter"),
-    "docs/manual.md": ("2 files, 3 entries, 2 records", "a.hipo has 2 entries", "px <f4 px.npy", "errors: []", "\npx\n",
+                  "[2, 1, 1] 4.5", "11       2  2.25", "entry 2 has px [8.]", "calorimeter: [0 2]", "REC::Calorimeter"),
+    "docs/manual.md": ("2 files, 3 entries, 2 records", "a.hipo has 2 entries", "px <f4 px.npy", "errors: []", "\npx\n", "the sum of px is 14.5", "MY::Weight",
                        "a.hipo.hipofs-index"),
 }
 
@@ -132,5 +132,13 @@ def test_the_old_way_and_the_new_print_the_same(run5042, hipofs, env):
 
 def test_make_alone_lists_what_one_can_ask_for():
     said = run("make", cwd=ROOT, env=os.environ | {"MAKEFLAGS": ""}).stdout
-    for target in ("demo", "test", "bench", "lint", "fuzz", "build", "clean"):
-        assert f"make {target} " in said
+    targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    told = (ROOT / "CONTRIBUTING.md").read_text()
+    assert len(targets) > 15
+    for target in targets:
+        assert f"make {target} " in said and f"`make {target}`" in told, target
+
+
+def test_the_figures_of_the_readme_are_of_the_last_bench():
+    told = re.search(r"^<!-- speed.*?^<!-- end", (ROOT / "README.md").read_text(), re.MULTILINE | re.DOTALL)[0]
+    assert len(re.findall(r"[\d.]+ (?:s|GB/s|KB) \|", told)) > 10 and "?" not in told, told
