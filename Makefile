@@ -7,7 +7,7 @@ FUZZTIME ?= 30s
 DURATION ?= 1200
 LIGHT    ?= 900
 
-.PHONY: help demo test clients bench soak kills mutants damage build wheels man lint fuzz clean
+.PHONY: help demo test clients bench soak kills mutants damage build wheels man manual package lint fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -64,6 +64,10 @@ man: build ## the man pages, build/man/*.1
 
 manual: build ## the help texts into docs/manual.md, the figures of RESULTS.md into README.md
 	scripts/manual.py
+
+package: build ## deb, rpm, tarballs, wheels, SBOMs and checksums of all platforms, build/packages
+	@scripts/setup.sh demo
+	@scripts/package.sh
 
 lint: ## gofmt, go vet, the linters with the rule of the layers, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { echo "not in gofmt's form:"; gofmt -l .; exit 1; }

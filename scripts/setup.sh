@@ -2,7 +2,7 @@
 # Installs what the demo and the tests of hipofs need, and says what it does:
 #
 #   scripts/setup.sh demo    fuse3, and a Python environment in ./.venv
-#   scripts/setup.sh test    the same, and a C compiler (for go test -race), mandoc and rsync
+#   scripts/setup.sh test    the same, and a C compiler (for go test -race), mandoc, rpm and rsync
 #   scripts/setup.sh clients the same, and what readers in other languages need, in build/clients
 #   scripts/setup.sh clients all
 #                            and what is large: ROOT
@@ -19,7 +19,7 @@ stop() { printf 'setup: %s\n' "$*" >&2; exit 1; }
 
 case "${1-}" in
 demo) tools="fusermount3" ;;
-test | clients) tools="fusermount3 cc cmp find mandoc rsync setpriv tar" ;;
+test | clients) tools="fusermount3 cc cmp find mandoc rpm rsync setpriv tar" ;;
 *) stop "usage: scripts/setup.sh demo|test|clients [all]" ;;
 esac
 
