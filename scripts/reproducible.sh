@@ -10,6 +10,7 @@ for n in 1 22; do
 	git clone -q . "$work/clone$n"
 	mkdir -p build/tools "$work/clone$n/build"
 	cp -r build/tools "$work/clone$n/build" # programs of a version need not be built twice
+	ln -s "$PWD/.venv" "$work/clone$n"
 	(
 		cd "$work/clone$n"
 		if [ "$n" = 22 ]; then
