@@ -12,8 +12,10 @@ from ._errors import (
     CorruptFileError, HipoError, HipoIOError, HipoNotFoundError, HipoValueError, HipoWarning, KeyInFileError,
 )
 from ._file import Bank, Event, File, Occupancy, open
+from ._index import FileRange, Index, index
 from ._iterate import Report
-from ._open import arrays, composite, event_tags, iterate, numpy
+from ._open import arrays, composite, event_tags, iterate, iterate_rdataframe, numpy, rdataframe, skim
+from ._out import SkimSummary
 from ._physics import PDG_MASS_GEV, PDG_NAME, group_by_index, link, pdg_mass, pdg_name, to_vector
 
 # As oxihipo calls them.
@@ -21,8 +23,9 @@ Chain = File
 OxihipoError = HipoError
 
 __all__ = [
-    "PDG_MASS_GEV", "PDG_NAME", "Accessed", "Bank", "Chain", "Column", "CorruptFileError", "Event", "File", "HipoError",
-    "HipoIOError", "HipoNotFoundError", "HipoValueError", "HipoWarning", "KeyInFileError", "NumpyColumn", "Occupancy",
-    "OxihipoError", "Report", "Schema", "arrays", "composite", "event_tags", "group_by_index", "iterate", "link", "numpy",
-    "open", "pdg_mass", "pdg_name", "to_vector",
+    "PDG_MASS_GEV", "PDG_NAME", "Accessed", "Bank", "Chain", "Column", "CorruptFileError", "Event", "File", "FileRange",
+    "HipoError", "HipoIOError", "HipoNotFoundError", "HipoValueError", "HipoWarning", "Index", "KeyInFileError",
+    "NumpyColumn", "Occupancy", "OxihipoError", "Report", "Schema", "SkimSummary", "arrays", "composite", "event_tags",
+    "group_by_index", "index", "iterate", "iterate_rdataframe", "link", "numpy", "open", "pdg_mass", "pdg_name",
+    "rdataframe", "skim", "to_vector",
 ]

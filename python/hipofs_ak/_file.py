@@ -14,12 +14,13 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _bank, _cut, _iterate, _library
+from . import _bank, _cut, _iterate, _library, _out
 from ._bank import Column, Columns, Npy, NumpyColumn, Schema
 from ._errors import HipoValueError, missing, not_found
 from ._iterate import Report
 from ._mount import Mount, OwnMount, Tree, is_tree
 from ._need import need
+from ._out import SkimSummary
 
 if TYPE_CHECKING:
     import awkward as ak
@@ -752,6 +753,181 @@ class File:
         for made in _iterate.mapped(work, parts, workers):
             result = made if result is None else reduce(result, made)
         return result
+
+    # ------------------------------------------------------------ out of here
+
+    def to_arrow(
+        self,
+        banks: Names = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter_name: Names = None,
+        entry_start: int | None = None,
+        entry_stop: int | None = None,
+        entries: Sequence[int] | NDArray[Any] | None = None,
+        cut: str | None = None,
+    ) -> Any:
+        """What arrays gives, as a pyarrow.Table around the same memory: a large list an entry in each column.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f.to_arrow("MC::Particle", ["px"]).schema)
+        px: large_list<item: float not null> not null
+          child 0, item: float not null
+        """
+        return self.arrays(banks, columns, filter_name=filter_name, library="arrow", entry_start=entry_start,
+                           entry_stop=entry_stop, entries=entries, cut=cut)
+
+    def to_parquet(
+        self,
+        path: Path,
+        banks: Names = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter_name: Names = None,
+        cut: str | None = None,
+        step_size: Step | None = None,
+        compression: str | None = "zstd",
+        entry_start: int | None = None,
+        entry_stop: int | None = None,
+        threads: int = 0,
+    ) -> int:
+        """Write what to_arrow gives to a Parquet file, which appears when it is whole; returns how many row groups it has.
+
+        step_size: entries of a row group, or "200 MB" of columns, so that little memory is needed; without it, as few
+        groups as may be. compression: "zstd", "snappy", "gzip", "lz4", "brotli" or None. An existing file is replaced.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f.to_parquet("particles.parquet", "MC::Particle", cut="pid == 2212", step_size=50))
+        3
+        """
+        how: dict[str, Any] = {"filter_name": filter_name, "library": "arrow", "cut": cut}
+        start, stop = self._range(entry_start, entry_stop)
+        schema = self.arrays(banks, columns, entry_start=0, entry_stop=0, **how).schema
+        if step_size is None:
+            tables = iter([self.arrays(banks, columns, entry_start=start, entry_stop=stop, **how)])
+        else:
+            tables = self.iterate(banks, columns, step_size=step_size, entry_start=start, entry_stop=stop, **how)
+        return _out.write_parquet(path, schema, tables, compression)
+
+    def to_dask(
+        self,
+        banks: Names = None,
+        columns: Sequence[str] | None = None,
+        *,
+        step_size: Step = 100_000,
+        filter_name: Names = None,
+        cut: str | None = None,
+        entry_start: int | None = None,
+        entry_stop: int | None = None,
+        threads: int = 1,
+    ) -> Any:
+        """What arrays gives, as an array of dask-awkward with a partition for each step of iterate.
+
+        Nothing is read before it is computed, and then only the columns that are used. A worker of a cluster opens the
+        files for itself, by the names they have here. A selection without entries is a HipoValueError.
+
+        >>> import dask_awkward as dak, hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     p = f.to_dask("MC::Particle", step_size=40)
+        ...     print(p.npartitions, dak.count(p.px).compute(scheduler="synchronous"))
+        3 99
+        """
+        need("dask_awkward")
+        from . import _dask
+
+        selection, single = self._select(banks, columns, filter_name)
+        if cut is not None and len(selection) != 1:
+            raise HipoValueError(f"cut needs exactly one bank; the selection has {len(selection)}")
+        steps = self._steps(selection, step_size, *self._range(entry_start, entry_stop))
+        if not steps or not selection:
+            raise HipoValueError("there are no entries to make partitions of" if selection else "nothing was selected")
+        return _dask.array(self, selection, single, cut, [(s.start, s.stop) for s in steps])
+
+    def rdataframe(
+        self,
+        banks: Names = None,
+        columns: Sequence[str] | None = None,
+        *,
+        filter_name: Names = None,
+        entry_start: int | None = None,
+        entry_stop: int | None = None,
+        threads: int = 0,
+    ) -> Any:
+        """What arrays gives, as a ROOT.RDataFrame around the same memory; an entry of a column is an RVec.
+
+        The column px of REC::Particle is called REC_Particle_px there. Needs ROOT; without it, an ImportError.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     try:
+        ...         n = f.rdataframe("MC::Particle", ["px"]).Count().GetValue()
+        ...     except ImportError:
+        ...         n = len(f)
+        >>> n
+        101
+        """
+        need("ROOT")
+        array = self.arrays(banks, columns, filter_name=filter_name, entry_start=entry_start, entry_stop=entry_stop,
+                            virtual=False)
+        return _out.rdataframe(array, banks if isinstance(banks, str) else None)
+
+    def iterate_rdataframe(
+        self,
+        banks: Names = None,
+        columns: Sequence[str] | None = None,
+        *,
+        step_size: Step = 100_000,
+        filter_name: Names = None,
+        report: bool = False,
+        entry_start: int | None = None,
+        entry_stop: int | None = None,
+        threads: int = 0,
+    ) -> Iterator[Any]:
+        """What iterate gives, each step as a ROOT.RDataFrame; with report=True, (data frame, Report).
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     try:
+        ...         steps = [df.Count().GetValue() for df in f.iterate_rdataframe("MC::Particle", step_size=60)]
+        ...     except ImportError:
+        ...         steps = [60, 41]
+        >>> steps
+        [60, 41]
+        """
+        need("ROOT")
+        bank = banks if isinstance(banks, str) else None
+        chunks = self.iterate(banks, columns, step_size=step_size, filter_name=filter_name, report=True,
+                              entry_start=entry_start, entry_stop=entry_stop)
+        frames = ((_out.rdataframe(array, bank), of) for array, of in chunks)
+        return frames if report else (frame for frame, _ in frames)
+
+    def skim(
+        self,
+        dst: Path,
+        compression: str | None = "lz4percolumn",
+        *,
+        banks: Sequence[str] | None = None,
+        force: bool = False,
+        tags: Any | None = None,
+        tag_names: Mapping[str, int] | None = None,
+    ) -> SkimSummary:
+        """Write these entries to a new HIPO file, which appears when it is whole, and tell what is in it.
+
+        compression: none, lz4, lz4hc, gzip, zstd or zstd1 to zstd9, with +perbank or +percolumn where banks or columns
+        are to be stored apart; oxihipo's names mean what they mean there; None leaves it as it is. banks: patterns; all
+        that were opened, without it. A file that exists is replaced with force=True alone. tags and tag_names are there
+        for programs of oxihipo: hipofs does not change tags, and raises a HipoValueError that says so.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f.filtered(require=["MC::Particle"]).skim("protons.hipo", "zstd").events)
+        99
+        """
+        if tags is not None or tag_names is not None:
+            raise HipoValueError("hipofs does not write tags: oxihipo.skim(…, tags=…) does")
+        return _out.skim(self, dst, compression, banks, force)
 
     # ------------------------------------------------------------ by name
 

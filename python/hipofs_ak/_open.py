@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._bank import NumpyColumn
-from ._file import Names, Source, Step, open
+from ._file import Names, Path, Source, Step, open
+from ._out import SkimSummary
 
 
 def numpy(
@@ -109,3 +110,57 @@ def iterate(
         with file:
             yield from chunks
     return each()
+
+
+def skim(
+    source: Source, dst: Path, compression: str | None = "lz4percolumn", *, banks: Sequence[str] | None = None,
+    force: bool = False,
+) -> SkimSummary:
+    """Write files to a new one, as File.skim does.
+
+    >>> import hipofs_ak as hf
+    >>> hf.skim(source, "copy.hipo", "zstd+percolumn").events
+    101
+    """
+    with open(source) as file:
+        return file.skim(dst, compression, banks=banks, force=force)
+
+
+def rdataframe(
+    source: Source, banks: Names = None, columns: Sequence[str] | None = None, *, filter_name: Names = None,
+    entry_start: int | None = None, entry_stop: int | None = None, threads: int = 0,
+) -> Any:
+    """Files as a ROOT.RDataFrame, as File.rdataframe gives it.
+
+    >>> import hipofs_ak as hf
+    >>> try:
+    ...     n = hf.rdataframe(source, "MC::Particle", ["px"]).Count().GetValue()
+    ... except ImportError:
+    ...     n = 101
+    >>> n
+    101
+    """
+    with open(source) as file:
+        return file.rdataframe(
+            banks, columns, filter_name=filter_name, entry_start=entry_start, entry_stop=entry_stop)
+
+
+def iterate_rdataframe(
+    source: Source, banks: Names = None, columns: Sequence[str] | None = None, *, step_size: Step = 100_000,
+    filter_name: Names = None, report: bool = False, entry_start: int | None = None, entry_stop: int | None = None,
+    threads: int = 0,
+) -> Iterator[Any]:
+    """Files step by step, each as a ROOT.RDataFrame, as File.iterate_rdataframe gives them.
+
+    >>> import hipofs_ak as hf
+    >>> try:
+    ...     steps = [df.Count().GetValue() for df in hf.iterate_rdataframe(source, "MC::Particle", step_size=60)]
+    ... except ImportError:
+    ...     steps = [60, 41]
+    >>> steps
+    [60, 41]
+    """
+    with open(source) as file:
+        yield from file.iterate_rdataframe(
+            banks, columns, step_size=step_size, filter_name=filter_name, report=report, entry_start=entry_start,
+            entry_stop=entry_stop)

@@ -152,7 +152,7 @@ def to_vector(array: ak.Array, *, mass: Any = None, momentum: str = "auto") -> a
     "Momentum3D" or "Momentum4D". A missing column, or a mass that contradicts one, is a ValueError.
 
     >>> import hipofs_ak as hf
-    >>> f = hf.open("run5042.hipo")
+    >>> f = hf.open(source)
     >>> p = f.arrays("REC::Particle", ["pid", "px", "py", "pz"])
     >>> v = hf.to_vector(p, mass="pdg")
     >>> [name for name in ("E", "pt", "eta", "mass") if hasattr(v, name)]
@@ -240,7 +240,7 @@ def link(banks: ak.Array, *, particles: str = "REC::Particle", index: str = "pin
     without the bank `particles` is a ValueError.
 
     >>> import hipofs_ak as hf
-    >>> f = hf.open("run5042.hipo")
+    >>> f = hf.open(source)
     >>> ev = hf.link(f.arrays(["REC::Particle", "REC::Calorimeter"]))
     >>> "particle" in ev["REC::Calorimeter"].fields, "REC::Calorimeter" in ev["REC::Particle"].fields
     (True, True)
