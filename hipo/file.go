@@ -15,6 +15,7 @@ import (
 type Options struct {
 	MaxRecord int64 // ceiling on one inflated record or stream; 0: 1 GiB
 	Salvage   bool  // pass over damage between records, and list it in File.Damage
+	Abreast   int   // record headers that are read at once, where each is long in coming; 0: 1
 }
 
 // FileHeader is what the first 56 bytes of a file say.
@@ -45,6 +46,7 @@ type File struct {
 	close   func() error
 	limit   int64
 	salvage bool
+	abreast int
 }
 
 // Open opens the named file, which must be a regular file.
@@ -87,7 +89,7 @@ func NewFile(name string, r io.ReaderAt, size int64, o Options) (*File, error) {
 }
 
 func newFile(name string, r io.ReaderAt, size int64, o Options) *File {
-	f := &File{Name: name, Size: size, r: r, limit: o.MaxRecord, salvage: o.Salvage, close: func() error { return nil }}
+	f := &File{Name: name, Size: size, r: r, limit: o.MaxRecord, salvage: o.Salvage, abreast: max(1, o.Abreast), close: func() error { return nil }}
 	if f.limit <= 0 {
 		f.limit = defaultMaxRecord
 	}

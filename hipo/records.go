@@ -6,6 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
 )
 
 // RecordHeader is a row of the record table.
@@ -164,15 +167,23 @@ func (f *File) tableFromTrailer() (table, error) {
 		return table{}, f.errorf(at, "the record at the trailer position holds no file index")
 	}
 	var records []RecordHeader
+	var headers map[int64]RecordHeader
+	if f.abreast > 1 {
+		if headers, err = f.readAbreast(rows, first, at); err != nil {
+			return table{}, err
+		}
+	}
 	next := first
 	for i := range rows.len() {
 		pos, length, entries := rows.at(i)
 		if pos < first || pos == at {
 			continue // some writers list the dictionary record and the trailer itself
 		}
-		h, err := f.readRecordHeader(pos)
-		if err != nil {
-			return table{}, err
+		h, ok := headers[pos]
+		if !ok {
+			if h, err = f.readRecordHeader(pos); err != nil {
+				return table{}, err
+			}
 		}
 		if pos != next || h.Length != length || int64(h.Events) != entries {
 			return table{}, f.errorf(pos, "the trailer disagrees with the records")
@@ -184,6 +195,37 @@ func (f *File) tableFromTrailer() (table, error) {
 		return table{}, f.errorf(next, "the trailer leaves out what lies between %d and %d", next, at)
 	}
 	return table{records, at + trailer.Length, true}, nil
+}
+
+// readAbreast reads the headers of the records that a trailer at the given place
+// lists, several at once.
+func (f *File) readAbreast(rows *indexRows, first, trailer int64) (map[int64]RecordHeader, error) {
+	var mu sync.Mutex
+	headers := make(map[int64]RecordHeader, rows.len())
+	var g errgroup.Group
+	g.SetLimit(f.abreast)
+	next := first
+	for i := range rows.len() {
+		pos, length, _ := rows.at(i)
+		if pos < first || pos == trailer {
+			continue
+		}
+		if pos != next || length < headerLength { // which is for the caller to say
+			break
+		}
+		next += length
+		g.Go(func() error {
+			h, err := f.readRecordHeader(pos)
+			if err != nil {
+				return err
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			headers[pos] = h
+			return nil
+		})
+	}
+	return headers, g.Wait()
 }
 
 // indexRows are the rows of a file::index bank.
