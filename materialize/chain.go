@@ -24,7 +24,7 @@ import (
 type IndexMode int
 
 const (
-	IndexAuto  IndexMode = iota // soon when the chain is under 4 GB and View is all of it, else on first need
+	IndexAuto  IndexMode = iota // soon when the chain is under 4 GB, no server has it and View is all of it, else on first need
 	IndexEager                  // at once
 	IndexLazy                   // on first need
 )
@@ -132,6 +132,7 @@ type source struct {
 
 	index      atomic.Pointer[saved] // nil: none, or not to be believed
 	confirming sync.Mutex
+	ends       *endings              // as they were when the file was opened; nil: they have not been looked at
 	confirmed  bool                  // the file's beginning and end are those of the index
 	byIndex    bool                  // the tables are those of an index, also of one that was dropped since
 	contrary   atomic.Pointer[error] // file and index contradict each other: nothing of it is served any more
@@ -260,6 +261,7 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 type found struct {
 	head *indexHead
 	path string
+	ends *endings // of a file on a server that has no index
 }
 
 // openFiles fills infos and sources, and gives the index of each source that
@@ -278,7 +280,7 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 			if err := gctx.Err(); err != nil {
 				return err
 			}
-			c.infos[i] = FileInfo{Name: name}
+			c.infos[i] = FileInfo{Name: PlainName(name)}
 			h, st, err := newHandle(name, c.descriptors)
 			if st != nil {
 				c.infos[i].fill(st)
@@ -286,6 +288,9 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 			if err == nil {
 				handles[i] = h
 				files[i], heads[i], err = c.openFile(h, o, dictionaries)
+				if h.remote != nil {
+					h.remote.opened()
+				}
 			}
 			faults[i] = err
 			return nil
@@ -320,15 +325,21 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 
 // openFile opens a file by its index, beside it or in the folder, or without.
 func (c *Chain) openFile(h *handle, o Options, k *known) (*hipo.File, found, error) {
-	opt := hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip}
+	opt := hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip, Abreast: h.abreast()}
 	if c.indexDir != "" && !c.allSums {
 		for _, path := range indexPaths(c.indexDir, h.name) {
 			if c.wrong[path] {
 				continue
 			}
 			f, head, err := loadIndex(path, h, opt, k)
+			if err == nil && h.remote != nil { // while the ends are at hand
+				err = confirmEnds(h, f, endings{head.headSum, head.tailSum})
+			}
 			if err == nil {
-				return f, found{head, path}, nil
+				return f, found{head: head, path: path}, nil
+			}
+			if h.remote != nil && unread(err) {
+				return nil, found{}, err
 			}
 			if !errors.Is(err, errNoIndex) {
 				c.log.Warn(fmt.Sprintf("%s: this index is not used, and made again: %v", path, err))
@@ -336,7 +347,11 @@ func (c *Chain) openFile(h *handle, o Options, k *known) (*hipo.File, found, err
 		}
 	}
 	f, err := hipo.NewFile(h.name, h, h.id.size, opt)
-	return f, found{}, err
+	if err != nil || h.remote == nil || c.indexDir == "" {
+		return f, found{}, err
+	}
+	e, err := endSums(h, f) // for the index, while the ends are at hand
+	return f, found{ends: &e}, err
 }
 
 // adoptIndexes goes by the indexes that agree with their files' records. It
@@ -348,6 +363,7 @@ func (c *Chain) adoptIndexes(heads []found) bool {
 			s.sums = make([]recordSums, len(s.file.Records))
 		}
 		head, path := heads[i].head, heads[i].path
+		s.ends = heads[i].ends
 		if head == nil {
 			continue
 		}
@@ -366,6 +382,7 @@ func (c *Chain) adoptIndexes(heads []found) bool {
 			good = false
 			continue
 		}
+		s.confirmed = s.confirmed || s.handle.remote != nil // openFile has
 		s.needsNoPass()
 		c.m.hint(head.asked)
 	}

@@ -86,7 +86,7 @@ func checkFile(ctx context.Context, name string, o CheckOptions, threads int) Ch
 	defer c.Close()
 	c.checks, c.progress = true, o.Progress
 	k := &checker{chain: c, tables: map[bankID]*table{}}
-	k.found = Checked{File: name, Codecs: map[string]int{}, Notes: []string{}}
+	k.found = Checked{File: PlainName(name), Codecs: map[string]int{}, Notes: []string{}}
 	if err := k.open(ctx, o, threads); err != nil {
 		k.fault(err)
 	} else if err := k.records(ctx, threads); err != nil {
@@ -238,7 +238,7 @@ func (k *checker) compareWith(head *indexHead, path string, o CheckOptions) erro
 		return nil
 	}
 	was := &source{info: s.info, handle: s.handle, file: indexed}
-	first, tail, err := was.endSums()
+	are, err := endSums(was.handle, was.file)
 	if err != nil {
 		return err
 	}
@@ -246,13 +246,13 @@ func (k *checker) compareWith(head *indexHead, path string, o CheckOptions) erro
 	if err != nil {
 		return err
 	}
-	if first != head.headSum {
+	if are.head != head.headSum {
 		differs(-1, 0, "header or dictionary are not those that were indexed%s", onPurpose)
 	}
 	if rest != head.restSum {
 		differs(-1, indexed.Header.FirstRecord(), "what pads records or lies between them is not as it was indexed%s", onPurpose)
 	}
-	if tail != head.tailSum {
+	if are.tail != head.tailSum {
 		last := indexed.Header.FirstRecord()
 		if n := len(indexed.Records); n > 0 {
 			last = indexed.Records[n-1].Off + indexed.Records[n-1].Length

@@ -39,16 +39,18 @@ func (t *table) in(r int) int64 { return t.rows[r+1] - t.rows[r] }
 func (c *Chain) countWhen(mode IndexMode, threads int) {
 	var size int64
 	var first *source
+	remote := false
 	for _, s := range c.sources {
 		if s.index.Load() == nil {
 			size += s.file.Size
+			remote = remote || s.handle.remote != nil
 			if first == nil {
 				first = s
 			}
 		}
 	}
 	var soon <-chan time.Time
-	if mode == IndexAuto && size < autoLimit && first != nil && c.view.narrow == nil {
+	if mode == IndexAuto && size < autoLimit && first != nil && !remote && c.view.narrow == nil {
 		soon = time.After(autoDelay)
 		first.begin()
 	}

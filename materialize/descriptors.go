@@ -59,6 +59,7 @@ type descriptors struct {
 	ctx    context.Context // no read is tried again when it has ended
 	pauses []time.Duration // before the second try of a read that failed, the third, …
 	read   func(f *os.File, p []byte, off int64) (int, error)
+	web    *web // what sources that servers have are read by
 
 	mu   sync.Mutex
 	open *simplelru.LRU[*handle, *descriptor]
@@ -81,6 +82,7 @@ func newDescriptors(ctx context.Context) *descriptors {
 		ctx:    ctx,
 		pauses: []time.Duration{10 * time.Millisecond, 50 * time.Millisecond, 250 * time.Millisecond},
 		read:   (*os.File).ReadAt,
+		web:    newWeb(),
 	}
 	open, err := simplelru.NewLRU(most, func(_ *handle, fd *descriptor) {
 		fd.kept = false
@@ -101,6 +103,7 @@ func (fd *descriptor) closeUnused() {
 
 // close closes every source that is not being read.
 func (d *descriptors) close() {
+	d.web.close()
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.open.Purge()
@@ -131,10 +134,11 @@ func (d *descriptors) pause(try int) bool {
 
 // handle reads one source, which it opens when it must. It is an io.ReaderAt.
 type handle struct {
-	name  string
-	id    identity
-	owner uint32
-	all   *descriptors
+	name   string // without secrets
+	id     identity
+	owner  uint32
+	all    *descriptors
+	remote *remote // nil: a file of this system
 
 	reading atomic.Int64 // calls of ReadAt under way
 	through atomic.Int64 // calls that have returned
@@ -144,11 +148,23 @@ type handle struct {
 	looking  sync.Mutex
 }
 
+// abreast is how many reads of the source are worth having under way at once.
+func (h *handle) abreast() int {
+	if h.remote != nil {
+		return mostConnections
+	}
+	return 1
+}
+
 // reads are the calls of ReadAt under way, and how many have returned.
 func (h *handle) reads() (now, through int64) { return h.reading.Load(), h.through.Load() }
 
 // newHandle looks at the named file, which must be regular, but opens nothing.
+// Of a file that a server has it reads the beginning.
 func newHandle(name string, all *descriptors) (*handle, iofs.FileInfo, error) {
+	if IsRemote(name) {
+		return newRemoteHandle(name, all)
+	}
 	st, err := os.Stat(name)
 	if err != nil {
 		return nil, nil, err
@@ -161,6 +177,15 @@ func newHandle(name string, all *descriptors) (*handle, iofs.FileInfo, error) {
 		h.owner = sys.Uid
 	}
 	return h, st, nil
+}
+
+func newRemoteHandle(name string, all *descriptors) (*handle, iofs.FileInfo, error) {
+	r, err := all.web.openRemote(all.ctx, name)
+	if err != nil {
+		return nil, nil, &SourceError{PlainName(name), err}
+	}
+	st := remoteInfo{r}
+	return &handle{name: r.name, id: r.identity(), owner: uint32(os.Geteuid()), all: all, remote: r}, st, nil
 }
 
 // acquire gives an open descriptor, to be released.
@@ -190,7 +215,7 @@ func (h *handle) fault(err error) error {
 	if errors.As(err, &pe) {
 		err = fmt.Errorf("%s: %w", pe.Op, pe.Err)
 	}
-	if errors.Is(err, iofs.ErrNotExist) {
+	if errors.Is(err, iofs.ErrNotExist) && h.remote == nil {
 		err = fmt.Errorf("it is gone; if it was staged out of /cache, bring it back with jcache get: %w", ErrChanged)
 	}
 	return &SourceError{h.name, err}
@@ -275,6 +300,12 @@ func (h *handle) look() error {
 		return nil
 	}
 	defer h.looking.Unlock()
+	if h.remote != nil {
+		if err := h.remote.look(h.all.ctx); err != nil {
+			return h.fault(err)
+		}
+		return nil
+	}
 	if fd := h.use(nil); fd != nil {
 		defer h.release(fd)
 		return h.same(fd.file.Stat)
@@ -291,6 +322,13 @@ func (h *handle) ReadAt(p []byte, off int64) (int, error) {
 		h.reading.Add(-1)
 		h.through.Add(1)
 	}()
+	if h.remote != nil {
+		n, err := h.remote.readAt(h.all.ctx, p, off)
+		if err != nil && err != io.EOF {
+			err = h.fault(err)
+		}
+		return n, err
+	}
 	for try := 0; ; try++ {
 		n, err := h.readOnce(p, off)
 		if err == nil || err == io.EOF || lasting(err) || !h.all.pause(try) {

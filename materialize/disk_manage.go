@@ -116,6 +116,9 @@ func (c *Cache) set(name string) cachedSet {
 	s := cachedSet{view: a.View}
 	for _, src := range a.Sources {
 		s.sources = append(s.sources, src.Path)
+		if IsRemote(src.Path) {
+			continue // whether a server still has it is not asked
+		}
 		st, err := os.Stat(src.Path)
 		switch {
 		case s.gone != "":

@@ -550,12 +550,16 @@ func readBlock(path string, owner uint32, b block) ([]byte, error) {
 	return p, nil
 }
 
-// IndexPath is where the index of a file is kept in a folder.
+// IndexPath is where the index of a file is kept in a folder, also that of a file
+// which a server has.
 func IndexPath(dir, file string) string { return indexPath(dir, realPath(file)) }
 
 // indexPaths are the places where the index of a file may be, in the order in
 // which they are looked at: beside it, beside what a link leads to, in the folder.
 func indexPaths(dir, file string) []string {
+	if IsRemote(file) {
+		return []string{IndexPath(dir, file)}
+	}
 	paths := []string{file + IndexSuffix}
 	real := realPath(file)
 	if abs, err := filepath.Abs(file); err == nil && abs != real {
@@ -564,8 +568,12 @@ func indexPaths(dir, file string) []string {
 	return append(paths, indexPath(dir, real))
 }
 
-// realPath is the absolute name of a file, without links as far as it exists.
+// realPath is the absolute name of a file, without links as far as it exists, or
+// the plain name of one that a server has.
 func realPath(file string) string {
+	if IsRemote(file) {
+		return PlainName(file)
+	}
 	if abs, err := filepath.Abs(file); err == nil {
 		file = abs
 	}

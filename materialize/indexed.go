@@ -47,7 +47,7 @@ func loadIndex(path string, h *handle, o hipo.Options, k *known) (*hipo.File, *i
 	if err != nil {
 		return nil, nil, err
 	}
-	if head.id.size != h.id.size || head.id.mtime != h.id.mtime {
+	if head.id.size != h.id.size || head.id.mtime != h.id.mtime || h.remote != nil && head.id != h.id {
 		return nil, nil, errors.New("the file has changed since")
 	}
 	records, err := decompress(head.records, head.recordsLength)
@@ -223,15 +223,24 @@ func (s *source) confirm() error {
 	if s.confirmed {
 		return nil
 	}
-	head, tail, err := s.endSums()
+	err := confirmEnds(s.handle, s.file, endings{idx.headSum, idx.tailSum})
+	if err != nil && !unread(err) {
+		return s.contradict(idx, "its header, dictionary or end are others", err)
+	}
+	s.confirmed = err == nil
+	return err
+}
+
+// confirmEnds compares what an index says of a file's beginning and end with the
+// file.
+func confirmEnds(h *handle, f *hipo.File, said endings) error {
+	are, err := endSums(h, f)
 	if err != nil {
 		return err
 	}
-	if head != idx.headSum || tail != idx.tailSum {
-		err := fmt.Errorf("%s: header, dictionary or end are not those that were indexed: %w", s.info.Name, ErrChanged)
-		return s.contradict(idx, "its header, dictionary or end are others", err)
+	if are != said {
+		return fmt.Errorf("%s: header, dictionary or end are not those that were indexed: %w", h.name, ErrChanged)
 	}
-	s.confirmed = true
 	return nil
 }
 

@@ -60,7 +60,11 @@ func Index(ctx context.Context, names []string, o IndexOptions, done func(Indexe
 }
 
 func indexFile(ctx context.Context, name string, o IndexOptions, threads int) Indexed {
-	r := Indexed{File: name, Path: IndexPath(o.Dir, name)}
+	r := Indexed{File: PlainName(name), Path: IndexPath(o.Dir, name)}
+	if o.Beside && IsRemote(name) {
+		r.Err = &SourceError{r.File, errors.New("an index cannot be put beside a file that a server has")}
+		return r
+	}
 	if o.Beside {
 		r.Path = name + IndexSuffix
 	}

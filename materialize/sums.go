@@ -1,6 +1,7 @@
 package materialize
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,19 +11,21 @@ import (
 	"github.com/hipofs/hipofs/hipo"
 )
 
-// endSums are the checksums of the file before its first record and behind its
-// last: header, dictionary, trailer.
-func (s *source) endSums() (head, tail uint64, err error) {
-	first := s.file.Header.FirstRecord()
+// endings are the checksums of a file before its first record and behind its last:
+// header, dictionary, trailer.
+type endings struct{ head, tail uint64 }
+
+func endSums(h *handle, f *hipo.File) (e endings, err error) {
+	first := f.Header.FirstRecord()
 	last := first
-	if n := len(s.file.Records); n > 0 {
-		last = s.file.Records[n-1].Off + s.file.Records[n-1].Length
+	if n := len(f.Records); n > 0 {
+		last = f.Records[n-1].Off + f.Records[n-1].Length
 	}
-	if head, err = s.sumOf(0, first); err != nil {
-		return 0, 0, err
+	if e.head, err = sumOf(h, 0, first); err != nil {
+		return e, err
 	}
-	tail, err = s.sumOf(last, s.file.Size)
-	return head, tail, err
+	e.tail, err = sumOf(h, last, f.Size)
+	return e, err
 }
 
 // restSum is the checksum of what no other covers: the bytes between records and
@@ -34,7 +37,7 @@ func (s *source) restSum() (uint64, error) {
 		h := &s.file.Records[i]
 		end := h.Off + h.Length
 		for _, part := range [...][2]int64{{at, h.Off}, {end - h.Padding(), end}} {
-			if err := s.addTo(x, part[0], part[1]); err != nil {
+			if err := addTo(x, s.handle, part[0], part[1]); err != nil {
 				return 0, err
 			}
 		}
@@ -43,15 +46,20 @@ func (s *source) restSum() (uint64, error) {
 	return x.Sum64(), nil
 }
 
-func (s *source) sumOf(from, to int64) (uint64, error) {
+func sumOf(h *handle, from, to int64) (uint64, error) {
 	x := xxh3.New()
-	err := s.addTo(x, from, to)
+	err := addTo(x, h, from, to)
 	return x.Sum64(), err
 }
 
-func (s *source) addTo(x *xxh3.Hasher, from, to int64) error {
-	if _, err := io.Copy(x, io.NewSectionReader(s.handle, from, to-from)); err != nil {
-		return fmt.Errorf("%s: byte %d: %w", s.info.Name, from, err)
+func addTo(x *xxh3.Hasher, h *handle, from, to int64) error {
+	const step = 1 << 20
+	for b := make([]byte, min(step, to-from)); from < to; from += int64(len(b)) {
+		b = b[:min(int64(len(b)), to-from)]
+		if n, err := h.ReadAt(b, from); n < len(b) {
+			return fmt.Errorf("%s: byte %d: %w", h.name, from, cmp.Or(err, io.ErrUnexpectedEOF))
+		}
+		_, _ = x.Write(b) // it never fails
 	}
 	return nil
 }

@@ -89,9 +89,14 @@ func (v *survey) save(path string) error {
 		dictionary: compress(outline.Dictionary), dictionaryLength: int64(len(outline.Dictionary)),
 		records: compress(outline.Records), recordsLength: int64(len(outline.Records)),
 	}
-	if h.headSum, h.tailSum, err = s.endSums(); err != nil {
-		return err
+	if s.ends == nil {
+		e, err := endSums(s.handle, s.file)
+		if err != nil {
+			return err
+		}
+		s.ends = &e
 	}
+	h.headSum, h.tailSum = s.ends.head, s.ends.tail
 	if h.restSum, err = s.restSum(); err != nil {
 		return err
 	}

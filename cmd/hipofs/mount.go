@@ -25,8 +25,8 @@ import (
 const mountHelp = `Usage: hipofs [mount] [OPTIONS] SOURCE... MOUNTPOINT
 
 Show the banks of HIPO files, read as one chain, as folders of .npy files.
-SOURCE is a file, a folder (its *.hipo), a quoted pattern, or @list.txt with
-one source a line. Returns when the mount answers; serves in the background.
+SOURCE is a file, a folder (its *.hipo), a quoted pattern, an https or s3
+address, or @list.txt with one source a line. Returns when the mount answers.
 
 Options:
     -f, --foreground     stay attached; log to standard error
@@ -160,13 +160,13 @@ func (m *mount) arguments(args []string) (sources []string, mountpoint string, e
 	last := args[len(args)-1]
 	mounted := isMounted(last)
 	if !mounted && isHIPO(last) {
-		return nil, "", failure(statusUsage, "where is the mount point? %s is a HIPO file; name a directory after it", last)
+		return nil, "", failure(statusUsage, "where is the mount point? %s is a HIPO file; name a directory after it", materialize.PlainName(last))
 	}
 	if len(args) == 1 {
 		if mounted || isDir(last) {
 			return nil, "", failure(statusUsage, "which files are to be mounted on %s? name them before it", last)
 		}
-		return nil, "", failure(statusUsage, "where is the mount point? name a directory after %s", last)
+		return nil, "", failure(statusUsage, "where is the mount point? name a directory after %s", materialize.PlainName(last))
 	}
 	files, notes, err := expandSources(args[:len(args)-1])
 	if err != nil {
@@ -180,9 +180,9 @@ func (m *mount) arguments(args []string) (sources []string, mountpoint string, e
 			return nil, "", err
 		}
 	}
-	needed := files
+	needed := slices.DeleteFunc(slices.Clone(files), materialize.IsRemote)
 	if m.chain.IndexDir != "" {
-		needed = append(slices.Clone(files), m.chain.IndexDir)
+		needed = append(needed, m.chain.IndexDir)
 	}
 	mountpoint, err = prepareMountpoint(last, needed, m.fs.NonEmpty)
 	if err != nil {
@@ -209,7 +209,9 @@ func isHIPO(name string) bool {
 	switch {
 	case err == nil && fi.IsDir():
 		return false
-	case strings.HasSuffix(name, ".hipo"):
+	case strings.HasSuffix(materialize.PlainName(name), ".hipo"):
+		return true
+	case materialize.IsRemote(name):
 		return true
 	case err != nil || !fi.Mode().IsRegular():
 		return false
@@ -329,6 +331,9 @@ func (m *mount) open(ctx context.Context, sources []string, nodes string) (chain
 	}
 	limitMemory(chain.Stats().CacheBudget)
 	tellLeftOut(m.stderr, chain)
+	if files, bytes := chain.ToFetch(); files > 0 {
+		m.note(fmt.Sprintf("no index of %s on a server: counting rows, when they are first asked for, fetches %.3g MB", count(files, "file", "files"), float64(bytes)/1e6))
+	}
 	if len(chain.View().Banks()) == 0 && !m.logsToStderr() { // the log has it, too
 		if len(m.chain.Banks) > 0 {
 			m.note("--banks shows no bank of these files; \"hipofs ls\" lists their names")

@@ -3,6 +3,7 @@ package main
 import (
 	"bufio"
 	"cmp"
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -12,6 +13,8 @@ import (
 	"regexp"
 	"slices"
 	"strings"
+
+	"github.com/hipofs/hipofs/materialize"
 )
 
 // sourceFiles are the files that the words of a command line mean. What was
@@ -47,8 +50,11 @@ func expandSources(words []string) (files, notes []string, err error) {
 var url = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9+.-]*://`)
 
 func expandSource(word string) (files, notes []string, err error) {
+	if materialize.IsRemote(word) {
+		return expandRemote(word)
+	}
 	if url.MatchString(word) {
-		return nil, nil, failure(statusSource, "%s: only local files can be mounted; stage the file first (xrdcp, curl -O), then mount the copy", word)
+		return nil, nil, failure(statusSource, "%s: only local files and those at http, https and s3 addresses can be mounted; stage the file first (xrdcp, jcache get), then mount the copy", word)
 	}
 	if list, ok := strings.CutPrefix(word, "@"); ok {
 		return expandList(list)
@@ -61,6 +67,27 @@ func expandSource(word string) (files, notes []string, err error) {
 		return nil, nil, failure(statusSource, "%s: neither a file nor a folder", word)
 	case errors.Is(err, iofs.ErrNotExist) && strings.ContainsAny(word, "*?["):
 		return expandPattern(word)
+	}
+	return []string{word}, nil, nil
+}
+
+// expandRemote is the file at an address or, of a bucket's folder, its *.hipo.
+func expandRemote(word string) (files, notes []string, err error) {
+	name := materialize.PlainName(word)
+	rest, bucket := strings.CutPrefix(name, "s3://")
+	switch {
+	case bucket && (strings.HasSuffix(rest, "/") || !strings.Contains(rest, "/")):
+		files, err = materialize.ListRemote(context.Background(), strings.TrimSuffix(name, "/")+"/")
+		if err != nil {
+			return nil, nil, failure(statusSource, "%s", errorLine(err))
+		}
+		if len(files) == 0 {
+			return nil, nil, failure(statusSource, "%s: no *.hipo in this folder", name)
+		}
+		slices.SortFunc(files, compareNatural)
+		return files, nil, nil
+	case strings.HasSuffix(name, "/"):
+		return nil, nil, failure(statusSource, "%s: a server's folder cannot be listed; name its files", name)
 	}
 	return []string{word}, nil, nil
 }
@@ -156,6 +183,10 @@ func expandList(list string) (files, notes []string, err error) {
 func absolute(names []string) ([]string, error) {
 	abs := make([]string, len(names))
 	for i, name := range names {
+		if materialize.IsRemote(name) {
+			abs[i] = name
+			continue
+		}
 		a, err := filepath.Abs(name)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
