@@ -115,33 +115,32 @@ def test_dask_reads_the_columns_that_are_used_and_no_others(file, chain):
         file.to_dask("REC::Nope")
 
 
-# Says what the workers of a cluster read, how many mounts they had, and what was left afterwards.
+# Says what the workers of a cluster read, how many mounts there were for it, and what was left afterwards.
 CLUSTER = """
-import sys
+import os, sys
 import dask_awkward as dak, distributed, hipofs_ak as hf
 
 def mounts():
-    return sorted(line.split()[1] for line in open("/proc/self/mounts") if "hipofs_ak-" in line)
+    return sum(line.split()[1].startswith(os.environ["TMPDIR"]) for line in open("/proc/self/mounts"))
 
 if __name__ == "__main__":
-    before = set(mounts())
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster:
         with distributed.Client(cluster), hf.open(sys.argv[1:]) as f:
-            p = f.to_dask("REC::Particle", step_size=3000)
+            p = f.to_dask("REC::Particle", step_size=1000)
             print(int(dak.sum(p.pid).compute()))
-            print(len(set(mounts()) - before))
-    print(len(set(mounts()) - before))
+            print(mounts())
+    print(mounts())
 """
 
 
 def test_a_cluster_whose_workers_open_for_themselves(file, chain, dst, tmp_path: Path):
     script = tmp_path / "cluster.py"
     script.write_text(CLUSTER)
-    path = {"PYTHONPATH": str(Path(hf.__file__).parent.parent)}
-    done = run(sys.executable, script, *dst.sources, env=os.environ | path, cwd=tmp_path)
+    own = {"PYTHONPATH": str(Path(hf.__file__).parent.parent), "TMPDIR": str(tmp_path)}
+    done = run(sys.executable, script, *dst.sources, env=os.environ | own, cwd=tmp_path)
     pid, during, after = done.stdout.split()
     assert int(pid) == ak.sum(chain.array("REC::Particle", "pid"))
-    assert (during, after) == ("3", "0"), "one mount for the program and one for each worker, and none after them"
+    assert 2 <= int(during) <= 3 and after == "0", "one for the program, one for each worker that read; none after them"
 
 
 # ---------------------------------------------------------------- HIPO files
