@@ -44,7 +44,7 @@ class Client(NamedTuple):
             else:
                 there = shutil.which(what) is not None
             if not there:
-                return f"{what} is not here"
+                return f"{what} is not here; scripts/setup.sh clients gets it, or says why not"
         return ""
 
 

@@ -15,7 +15,7 @@ function column(T, path)
     end
 end
 
-function fill!(histogram, square)
+function enter!(histogram, square)
     square > 0 || return
     bin = searchsortedlast(EDGES, sqrt(square))
     bin == length(EDGES) && sqrt(square) == EDGES[end] && (bin -= 1) # as NumPy has it: the last edge is in the last bin
@@ -36,17 +36,17 @@ function spectra(bank)
         e = rows[found]
         scattered = energy(e, 0)
         q2 = 2 * BEAM * (scattered - pz[e])
-        fill!(w, PROTON * PROTON + 2 * PROTON * (BEAM - scattered) - q2)
+        enter!(w, PROTON * PROTON + 2 * PROTON * (BEAM - scattered) - q2)
         for row in rows
             pid[row] == 211 || continue
             x = BEAM + PROTON - scattered - energy(row, PION)
             kx, ky, kz = -px[e] - px[row], -py[e] - py[row], BEAM - pz[e] - pz[row]
-            fill!(mx, x * x - kx * kx - ky * ky - kz * kz)
+            enter!(mx, x * x - kx * kx - ky * ky - kz * kz)
         end
     end
     w, mx
 end
 
-for (edge, counts...) in zip(EDGES, spectra(joinpath(ARGS[1], "REC::Particle"))...)
-    @printf("%.2f %d %d\n", edge, counts...)
+for (edge, w, mx) in zip(EDGES, spectra(joinpath(ARGS[1], "REC::Particle"))...)
+    @printf("%.2f %d %d\n", edge, w, mx)
 end
