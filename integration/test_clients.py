@@ -60,7 +60,7 @@ CLIENTS = [
     Client("root", "ROOT", [sys.executable, HERE / "root/with_rdataframe.py"], needs=["import ROOT"], whole=False),
     Client("cpp", "C++", [BUILD / "mapped"], [*CXX, "-o", BUILD / "mapped", HERE / "cpp/mapped.cc"], ["c++"]),
     Client("cpp-xtensor", "C++", [BUILD / "with_xtensor"],
-           [*CXX, "-o", BUILD / "with_xtensor", HERE / "cpp/with_xtensor.cc"], ["c++", Path("/usr/include/xtensor/xnpy.hpp")]),
+           [*CXX, "-O0", "-o", BUILD / "with_xtensor", HERE / "cpp/with_xtensor.cc"], ["c++", Path("/usr/include/xtensor/xnpy.hpp")]),
     Client("rust", "Rust", [BUILD / "rust/debug/columns"],
            ["cargo", "build", "--quiet", "--locked", "--offline", "--target-dir", BUILD / "rust",
             "--manifest-path", HERE / "rust/Cargo.toml"], ["cargo", BUILD / "rust.stamp"]),
