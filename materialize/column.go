@@ -692,16 +692,20 @@ func (c *Column) fillPointer(ctx context.Context, p []byte, row int64) error {
 		}
 		base := b.target.rowsBefore(x)
 		eachRow(ends, from, n, func(row, e int64) {
-			through, upTo := end(targets, e)
-			at := integer(pindex[row*int64(size):], size)
-			if at < 0 || at >= through-upTo {
-				p = put(p, -1)
-			} else {
-				p = put(p, base+upTo+at)
-			}
+			p = put(p, pointed(targets, e, base, integer(pindex[row*int64(size):], size)))
 		})
 		return nil
 	})
+}
+
+// pointed is the row that number at of the rows of entry e is, where base rows come
+// before the run with these ends; -1, if there is none.
+func pointed(ends []byte, e, base, at int64) int64 {
+	through, upTo := end(ends, e)
+	if at < 0 || at >= through-upTo {
+		return -1
+	}
+	return base + upTo + at
 }
 
 // integer is the signed little-endian integer of that size that begins b.
@@ -744,17 +748,23 @@ func (c *Column) fillRecordTags(ctx context.Context, p []byte, row int64) error 
 		if err != nil {
 			return err
 		}
-		headers := x.source.file.Records[run.first : run.first+run.records]
-		next := int64(headers[0].Events)
-		for i := from; i < from+n; i++ {
-			for e := of.at(i); e >= next; {
-				headers = headers[1:]
-				next += int64(headers[0].Events)
-			}
-			p = put(p, headers[0].UserTag)
-		}
+		p = putRecordTags(p, x.source.file.Records[run.first:run.first+run.records], of, from, n)
 		return nil
 	})
+}
+
+// putRecordTags puts the record tags of n picked entries of a run, from the one
+// numbered from on.
+func putRecordTags(p []byte, headers []hipo.RecordHeader, of picked, from, n int64) []byte {
+	next := int64(headers[0].Events)
+	for i := from; i < from+n; i++ {
+		for e := of.at(i); e >= next; {
+			headers = headers[1:]
+			next += int64(headers[0].Events)
+		}
+		p = put(p, headers[0].UserTag)
+	}
+	return p
 }
 
 // fillEntryNumbers gives each entry its number in the whole chain.

@@ -108,10 +108,7 @@ func (n *narrowing) chunk(ctx context.Context, r int, bank bankID, column int32,
 		return nil, err
 	}
 	if bank == tagsBank {
-		if of.list == nil {
-			return all[4*of.from : 4*of.to], nil
-		}
-		return n.gathered(r, bank, column, of, func(e int64) (from, to int64) { return 4 * e, 4*e + 4 }, all), nil
+		return n.gathered(r, bank, column, of, of.tags(all)), nil
 	}
 	ends := all
 	if column != endsColumn {
@@ -123,41 +120,69 @@ func (n *narrowing) chunk(ctx context.Context, r int, bank bankID, column int32,
 		return nil, s.otherwise()
 	}
 	if column == endsColumn {
-		b := make([]byte, 0, 4*of.count())
-		var sum uint32
-		for i := range int64(of.count()) {
-			through, upTo := end(ends, of.at(i))
-			sum += uint32(through - upTo)
-			b = binary.LittleEndian.AppendUint32(b, sum)
-		}
+		b := of.ends(ends)
 		n.remember(r, bank, column, b)
 		return b, nil
 	}
-	count, _ := end(ends, int64(len(ends)/4-1))
-	width := int64(len(all)) / count
-	if of.list == nil {
-		_, from := end(ends, of.from)
-		return all[from*width : (from+rows)*width], nil
-	}
-	return n.gathered(r, bank, column, of, func(e int64) (from, to int64) {
-		through, upTo := end(ends, e)
-		return upTo * width, through * width
-	}, all), nil
+	return n.gathered(r, bank, column, of, of.content(ends, all)), nil
 }
 
-// gathered joins the spans of entries.
-func (n *narrowing) gathered(r int, bank bankID, column int32, of picked, span func(e int64) (from, to int64), all []byte) []byte {
+// gathered keeps what had to be gathered for the view, because it is not one
+// piece of a chunk.
+func (n *narrowing) gathered(r int, bank bankID, column int32, of picked, b []byte) []byte {
+	if of.list != nil {
+		n.remember(r, bank, column, b)
+	}
+	return b
+}
+
+// tags is what a chunk of event tags has of these entries.
+func (p picked) tags(all []byte) []byte {
+	return p.spans(all, func(e int64) (from, to int64) { return 4 * e, 4*e + 4 })
+}
+
+// content is what a chunk, of a bank that has rows in the run, has of these entries.
+func (p picked) content(ends, all []byte) []byte {
+	count, _ := end(ends, int64(len(ends)/4-1))
+	width := int64(len(all)) / count
+	return p.spans(all, func(e int64) (from, to int64) {
+		through, upTo := end(ends, e)
+		return upTo * width, through * width
+	})
+}
+
+// ends are the rows up to and with each of these entries, of those alone.
+func (p picked) ends(ends []byte) []byte {
+	b := make([]byte, 0, 4*p.count())
+	var sum uint32
+	for i := range int64(p.count()) {
+		through, upTo := end(ends, p.at(i))
+		sum += uint32(through - upTo)
+		b = binary.LittleEndian.AppendUint32(b, sum)
+	}
+	return b
+}
+
+// spans joins what all has of each entry: of a range, that is one piece of it.
+func (p picked) spans(all []byte, span func(e int64) (from, to int64)) []byte {
+	if p.count() == 0 {
+		return nil
+	}
+	if p.list == nil {
+		from, _ := span(p.from)
+		_, to := span(p.to - 1)
+		return all[from:to]
+	}
 	var size int64
-	for i := range int64(of.count()) {
-		from, to := span(of.at(i))
+	for _, e := range p.list {
+		from, to := span(int64(e))
 		size += to - from
 	}
 	b := make([]byte, 0, size)
-	for i := range int64(of.count()) {
-		from, to := span(of.at(i))
+	for _, e := range p.list {
+		from, to := span(int64(e))
 		b = append(b, all[from:to]...)
 	}
-	n.remember(r, bank, column, b)
 	return b
 }
 

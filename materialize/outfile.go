@@ -99,24 +99,32 @@ func takeOver(f *os.File) (bool, error) {
 
 // seal gives the file its name.
 func (o *outFile) seal() error {
+	if err := rename(o.File.Name(), o.name, o.force); err != nil {
+		return err
+	}
+	return o.Close()
+}
+
+// rename gives a file its name; another one of that name is replaced only by force.
+func rename(from, to string, force bool) error {
 	var err error
-	if o.force {
-		err = os.Rename(o.File.Name(), o.name)
+	if force {
+		err = os.Rename(from, to)
 	} else {
-		err = unix.Renameat2(unix.AT_FDCWD, o.File.Name(), unix.AT_FDCWD, o.name, unix.RENAME_NOREPLACE)
+		err = unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // the file system cannot
-			if err = os.Link(o.File.Name(), o.name); err == nil {
-				err = os.Remove(o.File.Name())
+			if err = os.Link(from, to); err == nil {
+				err = os.Remove(from)
 			}
 		}
 	}
 	if errors.Is(err, iofs.ErrExist) {
-		return fmt.Errorf("%s: it exists by now; --force replaces it", o.name)
+		return fmt.Errorf("%s: it exists by now; --force replaces it", to)
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", o.name, err)
+		return fmt.Errorf("%s: %w", to, err)
 	}
-	return o.Close()
+	return nil
 }
 
 // drop removes the file, if it has not got its name.
