@@ -72,9 +72,9 @@ type schemaColumn struct {
 	File   string   `json:"file"`
 }
 
-func schemaOf(names naming, b *materialize.Bank) schema {
+func schemaOf(b *materialize.Bank, columns []columnFile) schema {
 	s := schema{Name: trueText(b.Name), Group: b.Group, Item: b.Item, Columns: []schemaColumn{}}
-	for _, c := range columnFiles(names, b) {
+	for _, c := range columns {
 		s.Columns = append(s.Columns, schemaColumn{trueText(c.Name), c.Type, c.Length, c.Dtype, c.file})
 	}
 	return s
@@ -89,9 +89,13 @@ func schemaJSON(ctx context.Context, t *tree, b *materialize.Bank) ([]byte, erro
 	if err != nil {
 		return nil, err
 	}
-	s := schemaOf(t.names, b)
+	return toJSON(countedSchema(b, columnFiles(t.names, b), entries, rows))
+}
+
+func countedSchema(b *materialize.Bank, columns []columnFile, entries, rows int64) schema {
+	s := schemaOf(b, columns)
 	s.Entries, s.Rows = &entries, &rows
-	return toJSON(s)
+	return s
 }
 
 // form is an awkward form (awkward-array.org, "ak.forms"), as far as a bank
@@ -128,8 +132,7 @@ func formOf(columns []columnFile) form {
 			values := content
 			content = form{Class: "RegularArray", Size: c.Length, Content: &values}
 		}
-		// Of two fields with one name, only the first could be asked for.
-		field := taken.claim(c.Name, len(c.Name)+nameMax)
+		field := taken.field(c.Name)
 		record.Fields = append(record.Fields, trueText(field))
 		record.Contents = append(record.Contents, content)
 	}

@@ -84,7 +84,8 @@ func (t *tree) fileList() []listedFile {
 func (t *tree) dictionary() []schema {
 	list := []schema{}
 	for i, name := range t.bankNames() {
-		s := schemaOf(t.names, t.view.Bank(i))
+		b := t.view.Bank(i)
+		s := schemaOf(b, columnFiles(t.names, b))
 		s.Folder = name
 		list = append(list, s)
 	}

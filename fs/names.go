@@ -138,3 +138,7 @@ func (c claims) claim(name string, limit int) string {
 		unique = cut(name, limit-len(end)) + end
 	}
 }
+
+// field is the name of a column among others: of two with one name, only the first
+// could be asked for.
+func (c claims) field(name string) string { return c.claim(name, len(name)+nameMax) }

@@ -85,6 +85,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		newLs(stderr),
 		newShow(stderr),
 		newIndex(stderr),
+		newExport(stderr),
 		newSkim(stderr),
 		newPack(stderr),
 		newCache(stderr),
@@ -247,6 +248,7 @@ Commands ("hipofs help COMMAND" explains one):
     ls            list banks, columns, rows
     show          print one event
     index         build the index of each file, so that mounts open at once
+    export        write banks as files to a folder
     skim          write entries and banks to a new HIPO file
     pack          make a HIPO file of a folder of .npy files
     check         read every byte of files, and tell what is damaged

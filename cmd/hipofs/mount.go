@@ -122,13 +122,7 @@ func (m *mount) addFlags(flags *pflag.FlagSet) {
 		m.chain.Index = mode
 		return nil
 	})
-	flags.Func("names", "", func(s string) error {
-		if s != "colons" && s != "dot" {
-			return errors.New("want colons or dot")
-		}
-		m.fs.DotNames = s == "dot"
-		return nil
-	})
+	addNames(flags, &m.fs.DotNames)
 }
 
 // run checks everything that can be checked while the user is watching, then

@@ -52,6 +52,17 @@ func addNoIndex(flags *pflag.FlagSet, dir *string) {
 	})
 }
 
+// addNames adds --names.
+func addNames(flags *pflag.FlagSet, dots *bool) {
+	flags.Func("names", "", func(s string) error {
+		if s != "colons" && s != "dot" {
+			return errors.New("want colons or dot")
+		}
+		*dots = s == "dot"
+		return nil
+	})
+}
+
 // addEntries adds --entries; without it all are meant.
 func addEntries(flags *pflag.FlagSet, entries *materialize.Slice) {
 	*entries = materialize.Slice{To: math.MaxInt64}
