@@ -46,9 +46,7 @@ from harness import ROOT, daemons, environment, mounted, run
 from layout import splits
 
 HIPOFS = ROOT / "build" / "hipofs"
-PEERS = ROOT / "build" / "peers"
 RESULTS = ROOT / "integration" / "RESULTS.md"
-HIPOPYBIND = "hipopybind==2.0.1"
 
 
 class Row(NamedTuple):
@@ -135,7 +133,7 @@ def by_oxihipo(source: Path, task: list[str]) -> dict:
 
 def by_hipopybind(source: Path, task: list[str]) -> dict:
     benchfiles.supply()
-    return reader("hipopybind", source, *task, env=os.environ | {"PYTHONPATH": str(PEERS)})
+    return reader("hipopybind", source, *task)
 
 
 def agree(what: str, *runs: dict) -> None:
@@ -147,18 +145,6 @@ def agree(what: str, *runs: dict) -> None:
 def of(runs: list[dict], key) -> float:
     """The median of the runs."""
     return median(r[key] for r in runs)
-
-
-def peer() -> str:
-    """Installs hipopybind into build/; why it cannot be measured, or nothing."""
-    if (PEERS / "hipopybind").is_dir():
-        return ""
-    for pip in ([sys.executable, "-m", "pip"], ["python3", "-m", "pip", "--python", sys.executable]):
-        done = subprocess.run([*pip, "install", "--quiet", "--disable-pip-version-check", "--root-user-action=ignore",
-                               "--no-deps", "--target", PEERS, HIPOPYBIND], capture_output=True, text=True)
-        if done.returncode == 0:
-            return ""
-    return "cannot be installed: " + (done.stderr.strip().splitlines() or ["no pip"])[-1]
 
 
 # ---------------------------------------------------------------- the lines
@@ -208,17 +194,9 @@ def column(b: Bench) -> Iterator[Row]:
     yield from comparison(b, "one column, beside oxihipo", source, COLUMN, 0.95, "--no-index")
     kept = [by_hipofs(b, source, COLUMN) for _ in range(b.runs)]
     yield Row("   the same, and the index is made and kept", s(of(kept, "first")))
-    why = peer()
-    if not why:
-        try:
-            theirs = [by_hipopybind(source, COLUMN) for _ in range(b.runs)]
-            agree("hipopybind", *kept, *theirs)
-            yield Row("one column, beside hipopybind", s(of(kept, "first")), s(of(theirs, "first")),
-                      of(kept, "first") / of(theirs, "first"))
-        except subprocess.CalledProcessError as e:
-            why = f"cannot read this file: status {e.returncode}"
-    if why:
-        yield Row(f"one column, beside hipopybind, which {why}", "")
+    theirs = [by_hipopybind(source, COLUMN) for _ in range(b.runs)]
+    agree("hipopybind", *kept, *theirs)
+    yield Row("one column, beside hipopybind", s(of(kept, "first")), s(of(theirs, "first")), of(kept, "first") / of(theirs, "first"))
 
 
 def bank(b: Bench) -> Iterator[Row]:
@@ -426,7 +404,7 @@ def machine(b: Bench) -> list[str]:
     ours = subprocess.run([HIPOFS, "version"], capture_output=True, text=True, check=True).stdout.split("\n")[0]
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
     return [f"{datetime.date.today()}, {os.cpu_count()} x {cpu}, Linux {platform.release()}",
-            f"{ours}{' ' + commit if commit else ''}; oxihipo {version('oxihipo')}, {HIPOPYBIND.replace('==', ' ')}, "
+            f"{ours}{' ' + commit if commit else ''}; oxihipo {version('oxihipo')}, hipopybind {version('hipopybind')}, "
             f"numpy {version('numpy')}, Python {platform.python_version()}",
             f"{b.events} events of a DST, {mb(benchfiles.dst(b.events).stat().st_size)}; medians of {b.runs}"]
 
