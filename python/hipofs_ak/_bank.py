@@ -229,8 +229,14 @@ def read_column(tree: Tree, schema: Schema, column: Column, at: Range) -> tuple[
         return npy.values(at.first, at.last), npy.inner
 
 
+def ahead(tree: Tree, selection: Sequence[tuple[Schema, Sequence[Column]]]) -> None:
+    """Tell the mount what is about to be read, so that one pass can do for all of it."""
+    tree.mount.ahead([f"{s.folder}/{name}" for s, columns in selection for name in ("offsets.npy", *(c.file for c in columns))])
+
+
 def read_bank(tree: Tree, schema: Schema, columns: Sequence[Column], start: int, stop: int) -> Columns:
     """Columns of a bank in entries start to stop."""
+    ahead(tree, [(schema, columns)])
     at = entry_range(tree, schema, start, stop)
     return Columns(schema.name, at.offsets, [(c.name, *read_column(tree, schema, c, at)) for c in columns])
 
@@ -315,6 +321,7 @@ def virtual(
 
         def where() -> Range:
             if not ranges:
+                ahead(tree, [(schema, columns)])
                 ranges.append(entry_range(tree, schema, start, stop))
             return ranges[0]
 

@@ -1,6 +1,7 @@
 """A chain of HIPO files as a user has it in hand: File and Bank. Not here: mounts, memory, awkward layouts."""
 from __future__ import annotations
 
+import bisect
 import fnmatch
 import functools
 import operator
@@ -17,8 +18,9 @@ from numpy.typing import NDArray
 from . import _bank, _cut, _iterate, _library, _out
 from ._bank import Column, Columns, Npy, NumpyColumn, Schema
 from ._errors import HipoValueError, missing, not_found
+from ._export import Exported, tell
 from ._iterate import Report
-from ._mount import Mount, OwnMount, Tree, is_tree
+from ._mount import Mount, NoFUSE, OwnMount, Tree, is_tree
 from ._need import need
 from ._out import SkimSummary
 
@@ -360,12 +362,13 @@ class File:
 
     def record_spans(self) -> list[tuple[int, int, int, int]]:
         """Of each record: the number of its file, its own in the file, its first entry, and its number of events."""
-        files = {name: i for i, name in enumerate(self.files)}
-        return [(files[r["file"]], r["record"], r["first_entry"], r["events"]) for r in self._records()]
+        ends = [stop for _, _, stop in self._chain()]
+        return [(bisect.bisect_right(ends, r["first_entry"]), r["record"], r["first_entry"], r["events"])
+                for r in self._records()]
 
     def record_decompressed_sizes(self) -> list[int]:
-        """How many bytes each record has when it is inflated."""
-        return [r["data_length"] for r in self._records()]
+        """How many bytes each record has when it is inflated, with its table of events."""
+        return [r["data_length"] + 4 * r["events"] for r in self._records()]
 
     # ------------------------------------------------------------ some of the entries
 
@@ -466,9 +469,9 @@ class File:
         [2212 2212] [0 0 0 1 2] int32
         """
         schema, found = self._column(bank, column)
-        at = _bank.entry_range(self._open(), schema, *self._range(entry_start, entry_stop))
-        values, inner = _bank.read_column(self._open(), schema, found, at)
-        return NumpyColumn(values, at.offsets, inner)
+        read = _bank.read_bank(self._open(), schema, [found], *self._range(entry_start, entry_stop))
+        _, values, inner = read.columns[0]
+        return NumpyColumn(values, read.offsets, inner)
 
     def array(
         self, bank: str, column: str, *, entry_start: int | None = None, entry_stop: int | None = None, threads: int = 0,
@@ -570,6 +573,7 @@ class File:
             return _library.arranged(made, single, library, how)
         if cut is not None or aliases:
             selection, wanted = self._widened(selection, single, wanted, cut, aliases)
+        _bank.ahead(self._open(), selection)
         read = [_bank.read_bank(self._open(), schema, some, start, stop) for schema, some in selection]
         if entries is not None:
             listed = np.asarray(entries, np.int64)
@@ -1014,7 +1018,12 @@ def open(  # noqa: A001  (uproot calls it so)
 
 
 def _reopened(words: Sequence[str], options: Mapping[str, str | int], view: str) -> File:
-    mount = OwnMount(words, [f"--{name}={value}" for name, value in options.items()])
+    mount: Mount
+    try:
+        mount = OwnMount(words, [f"--{name}={value}" for name, value in options.items()])
+    except NoFUSE as e:
+        mount = Exported(words, options)
+        tell(str(e))
     file = File(Tree(mount, ""), words, options)
     return file.view(view) if view else file
 

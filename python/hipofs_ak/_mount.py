@@ -107,6 +107,15 @@ class Mount:
         """Where a file of the tree, or of a view in it, is."""
         return os.path.join(self.path(), view, name)
 
+    def names(self, view: str, folder: str) -> list[str]:
+        """What a folder of the tree lists, in order; nothing where it is not there."""
+        with suppress(FileNotFoundError):
+            return sorted(os.listdir(self.file(view, folder)))
+        return []
+
+    def ahead(self, names: Sequence[str]) -> None:
+        """These files of the tree are about to be opened."""
+
     def end(self) -> None:
         """Do without the mount."""
 
@@ -326,10 +335,9 @@ class Tree(NamedTuple):
             return json.load(file)
 
     def names(self, folder: str) -> list[str]:
-        """What a folder of the tree lists, in order; nothing where it is not there."""
-        with self.reading(folder), suppress(FileNotFoundError):
-            return sorted(os.listdir(self.file(folder)))
-        return []
+        """What a folder of the tree lists."""
+        with self.reading(folder):
+            return self.mount.names(self.view, folder)
 
     @contextmanager
     def reading(self, what: str) -> Iterator[None]:
