@@ -199,27 +199,26 @@ class Exported(Mount):
 
     def _fetch(self, names: Sequence[str]) -> None:
         """Export files of the tree, all in one pass."""
-        wanted = {}
+        wanted: dict[str, set[str]] = {}  # columns, by bank
         for name in names:
             folder, _, file = name.rpartition("/")
-            bank = folder.removeprefix(".nodes/") if folder.startswith(".nodes/") else unquote(folder)
-            wanted[name] = (NOTHING, "") if folder == ".hipofs" else (bank, unquote(file).removesuffix(".npy"))
+            columns = wanted.setdefault(NOTHING if folder == ".hipofs" else unquote(folder.removeprefix(".nodes/")), set())
+            if file not in ("offsets.npy", "schema.json"):  # which come with any column
+                columns.add(unquote(file).removesuffix(".npy"))
         if not wanted:
             return
-        banks = sorted({bank for bank, _ in wanted.values()})
-        columns = sorted({f"--columns={pattern(bank)}/{pattern(column)}" for name, (bank, column) in wanted.items()
-                          if column and not name.endswith("/offsets.npy")})
-        if any(name.endswith(("/offsets.npy", "/schema.json")) for name in wanted):
-            columns = []  # they come with any column; all are as good as one
+        listed = {b["name"]: b["columns"] for b in self._listed()["banks"]} if set() in wanted.values() else {}
+        options = [f"--columns={pattern(bank)}/{pattern(column)}" for bank in sorted(wanted.keys() - {NOTHING})
+                   for column in sorted(wanted[bank]) or [listed[bank][0]["name"]]]
         if self._are != [identity(name) for name in self._names]:
             raise self._changed()
-        with self._export(banks, *columns) as folder:
+        with self._export(sorted(wanted), *options) as folder:
             if self._are != [identity(name) for name in self._names]:
                 raise self._changed()
             self._take(folder)
-        for name, (bank, _) in wanted.items():
+        for name in names:
             if not os.path.exists(self._at("", name)):
-                raise self._left_out(bank if bank != NOTHING else name)
+                raise self._left_out(unquote(os.path.dirname(name).removeprefix(".nodes/")))
 
     def _changed(self) -> HipoError:
         return io_error(errno.ESTALE, f"one of the files has changed since it was opened; open it again: {self._names}")
