@@ -7,7 +7,7 @@ FUZZTIME ?= 30s
 DURATION ?= 1200
 LIGHT    ?= 900
 
-.PHONY: help demo test clients bench soak kills mutants damage build wheels man manual package lint fuzz clean
+.PHONY: help demo test clients bench soak kills jobs mutants damage build wheels man manual package lint fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,11 @@ kills: ## SIGKILL at 1,000 random instants, and what the next start finds, kept 
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
 	@scripts/guard.sh .venv/bin/python integration/kills.py --count $(or $(COUNT),1000)
+
+jobs: ## 100 batch jobs killed at random instants, and what is left of them, kept in docs/reliability.md; COUNT=100
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@scripts/guard.sh .venv/bin/python integration/jobs.py --count $(or $(COUNT),100)
 
 mutants: ## every mutant of small files and indexes, and 2,000 mounted beside a good file, kept in docs/reliability.md; COUNT=2000
 	@scripts/setup.sh demo

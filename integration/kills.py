@@ -118,6 +118,10 @@ class Target:
     def works(self) -> list[str]:
         return ["indexing", "mounted", *(["keeping columns"] if self.caching else [])]
 
+    def options_of(self, work: str) -> list[str]:
+        """The options of a mount for a work."""
+        return self.options + (self.cache_options if work == "keeping columns" else [])
+
     def forget(self) -> None:
         """Take away some of what is finished, so that there is work again."""
         for path in sorted(self.index.glob("*" + SUFFIX)):
@@ -138,8 +142,7 @@ class Target:
             killed = ended(p, instant(work))
             self.took(work, began)
             return killed
-        options = self.options + (self.cache_options if work == "keeping columns" else [])
-        p = subprocess.Popen([self.binary, "-f", "-q", *options, *self.sources, self.point], env=self.env,
+        p = subprocess.Popen([self.binary, "-f", "-q", *self.options_of(work), *self.sources, self.point], env=self.env,
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         if phase == f"{work}, starting":
             return ended(p, instant(phase))
@@ -164,10 +167,9 @@ class Target:
 
     def look(self, work: str) -> None:
         """The next start: every byte, and nothing left behind."""
-        options = self.options + (self.cache_options if work == "keeping columns" else [])
         wrong = []
         try:
-            self.mount.start(self.sources, tuple(options))
+            self.mount.start(self.sources, tuple(self.options_of(work)))
             for name, want in self.expected.items():
                 for path in [self.point / name, *(real_path(self.point / name) if self.rng.random() < 0.1 else [])]:
                     got = np.load(path)

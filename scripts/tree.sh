@@ -12,7 +12,7 @@ cd "$(dirname "$0")/.."
 root=$folder$prefix
 
 rm -rf "$folder"
-mkdir -p "$root"/{bin,sbin,share/man/man8,share/doc/hipofs,share/bash-completion/completions,share/fish/vendor_completions.d}
+mkdir -p "$root"/{bin,sbin,share/man/man8,share/doc/hipofs/slurm,share/bash-completion/completions,share/fish/vendor_completions.d}
 install -m 755 "$binary" "$root/bin/hipofs"
 ln -s ../bin/hipofs "$root/sbin/mount.fuse.hipofs"
 
@@ -29,5 +29,6 @@ for kind in system user; do
 done
 
 install -m 644 README.md CHANGELOG.md "$root/share/doc/hipofs"
+install -m 755 packaging/slurm/*.sh "$root/share/doc/hipofs/slurm"
 { cat LICENSE; scripts/licenses.sh; } >"$root/share/doc/hipofs/copyright"
 chmod -R u=rwX,go=rX "$folder" # whatever the umask
