@@ -73,8 +73,6 @@ def test_the_page_tells_the_commands_that_work(hipofs, tmp_path):
     if find_spec("matplotlib") is None:
         pytest.skip("matplotlib is not here")
     page = (ROOT / "docs" / "examples.md").read_text()
-    for link in re.findall(r"\]\(([^)]*)\)", page):
-        assert (ROOT / "docs" / link).exists(), link
     block, = re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     for name in (".venv", "build", "integration"):
         (tmp_path / name).symlink_to(ROOT / name)
