@@ -671,8 +671,8 @@ class File:
         return list(_iterate.steps(self._parts(), start, stop, _iterate.step_entries(step_size, entry_bytes)))
 
     def _parts(self) -> list[tuple[str, int, int]]:
-        """Each file's name, and its first entry and last + 1 in this view."""
-        if not self._open().view:
+        """Each file's name, and its first entry and last + 1 among these entries."""
+        if self.num_entries == self.num_entries_total:
             return self._chain()
         with Npy(self._open(), ".hipofs/entries.npy", "entries") as npy:
             original = npy.values(0, npy.rows)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import json
 import os
 import select
@@ -89,8 +90,8 @@ def place(message: str) -> tuple[str, int | None, int | None]:
 # ---------------------------------------------------------------- mounts
 
 def is_tree(path: str) -> bool:
-    """Whether a folder is a mount of hipofs, or a view in one."""
-    return os.path.isfile(os.path.join(path, ".hipofs", "version"))
+    """Whether a folder is a mount of hipofs, a view in one, or an export."""
+    return os.path.isfile(os.path.join(path, ".hipofs", "dictionary.json"))
 
 
 class Mount:
@@ -112,6 +113,20 @@ class Mount:
         with suppress(FileNotFoundError):
             return sorted(os.listdir(self.file(view, folder)))
         return []
+
+    @functools.cached_property
+    def _tier(self) -> bool:
+        """Whether hipofs keeps columns as files in a cache folder."""
+        with suppress(OSError, ValueError), open(self.file("", ".hipofs/stats.json"), "rb") as stats:
+            return json.load(stats)["tier"] is not None
+        return False
+
+    def real(self, path: str) -> str | None:
+        """The plain file that has all of a file of the tree, where hipofs keeps such files. It is made if need be."""
+        if self._tier:
+            with suppress(OSError):
+                return os.fsdecode(os.getxattr(path, "user.hipofs.realpath"))
+        return None
 
     def ahead(self, names: Sequence[str]) -> None:
         """These files of the tree are about to be opened."""
