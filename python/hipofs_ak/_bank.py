@@ -5,7 +5,7 @@ import ctypes
 import io
 import os
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -206,7 +206,38 @@ class Npy:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
         os.close(self._fd)
+
+
+class Kept:
+    """Files that one reader has open from step to step, as far as descriptors go."""
+
+    MOST = 200
+
+    def __init__(self) -> None:
+        self.files: dict[str, Npy] = {}
+
+    def __enter__(self) -> Kept:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        while self.files:
+            self.files.popitem()[1].close()
+
+
+def opened(tree: Tree, path: str, what: str) -> AbstractContextManager[Npy]:
+    """A .npy file of a tree, open, and until when."""
+    kept: Kept | None = tree.kept
+    if kept is None:
+        return Npy(tree, path, what)
+    npy = kept.files.get(path) or Npy(tree, path, what)
+    if path in kept.files or len(kept.files) < kept.MOST:
+        kept.files[path] = npy
+        return nullcontext(npy)
+    return npy
 
 
 def empty(dtype: np.dtype[Any]) -> NDArray[Any]:
@@ -226,7 +257,7 @@ class Range(NamedTuple):
 
 def entry_range(tree: Tree, schema: Schema, start: int, stop: int) -> Range:
     """The rows of a bank in entries start to stop."""
-    with Npy(tree, f"{schema.folder}/offsets.npy", schema.name) as npy:
+    with opened(tree, f"{schema.folder}/offsets.npy", schema.name) as npy:
         if npy.rows < stop + 1:
             raise HipoError(f"{schema.name}: offsets.npy has {npy.rows} numbers, and {stop} entries are asked for")
         offsets = npy.values(start, stop + 1)
@@ -237,7 +268,7 @@ def entry_range(tree: Tree, schema: Schema, start: int, stop: int) -> Range:
 def read_column(tree: Tree, schema: Schema, column: Column, at: Range) -> tuple[NDArray[Any], int]:
     """The values of a column in a range of entries, and how many a row has."""
     what = f"{schema.name}/{column.name}"
-    with Npy(tree, f"{schema.folder}/{column.file}", what) as npy:
+    with opened(tree, f"{schema.folder}/{column.file}", what) as npy:
         if npy.rows < at.last:
             raise HipoError(f"{what}: {npy.rows} rows, and offsets.npy says {at.last}")
         return npy.values(at.first, at.last), npy.inner

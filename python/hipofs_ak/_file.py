@@ -711,11 +711,14 @@ class File:
         selection, _ = self._select(banks, named, filter_name)
         parts = self._steps(selection, step_size, *self._range(entry_start, entry_stop))
         def each() -> Iterator[Any]:
-            for step in parts:
-                chunk = self.arrays(
-                    banks, columns, filter_name=filter_name, library=library, entry_start=step.start, entry_stop=step.stop,
-                    cut=cut, aliases=aliases, how=how, virtual=False if library == "ak" else None)
-                yield (chunk, Report(*step)) if report else chunk
+            with _bank.Kept() as kept:
+                reader = File(self._open()._replace(kept=kept), self._sources, self.options, self)
+                reader._known = self._known
+                for step in parts:
+                    chunk = reader.arrays(
+                        banks, columns, filter_name=filter_name, library=library, entry_start=step.start,
+                        entry_stop=step.stop, cut=cut, aliases=aliases, how=how, virtual=False if library == "ak" else None)
+                    yield (chunk, Report(*step)) if report else chunk
         return each()
 
     def map_reduce(
@@ -1036,7 +1039,7 @@ def _attached(folder: str, view: str) -> File:
 def _attachable(file: File) -> File:
     """The same File, which other processes attach to instead of mounting the files once more."""
     tree = file._open()
-    return _attached(Tree(tree.mount, "").folder(), tree.view)
+    return file if isinstance(tree.mount, Exported) else _attached(Tree(tree.mount, "").folder(), tree.view)
 
 
 def _absolute(path: Path | None) -> str | None:

@@ -337,6 +337,7 @@ class Tree(NamedTuple):
 
     mount: Mount
     view: str
+    kept: Any = None  # of who reads it in steps, see _bank.Kept
 
     def folder(self) -> str:
         return os.path.join(self.mount.path(), self.view).rstrip("/")
