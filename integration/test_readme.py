@@ -18,8 +18,8 @@ from writer import event, structure, write
 SAID = {  # of what the blocks of a page print
     "README.md": ("px.npy", "4 particles in 3 events", "the particles of event 1 have px [3.5]", "[ 4.    0.75  0.   16.  ]",
                   "[2, 1, 1] 4.5", "11       2  2.25", "entry 2 has px [8.]", "calorimeter: [0 2]", "REC::Calorimeter"),
-    "docs/manual.md": ("2 files, 3 entries, 2 records", "a.hipo has 2 entries", "px <f4 px.npy", "errors: []", "\npx\n", "the sum of px is 14.5", "MY::Weight",
-                       "a.hipo.hipofs-index"),
+    "docs/manual.md": ("2 files, 3 entries, 2 records", "a.hipo has 2 entries", "px <f4 px.npy", "errors: []", "\npx\n",
+                       "the sum of px is 14.5", "MY::Weight", "a.hipo.hipofs-index"),
     "docs/farm.md": ("1 of 1 files", ".hipofs-index", "4 particles, sum of px 14.5", "entries 0:1 have 2 particles", "entries 1:3 have 2 particles"),
 }
 

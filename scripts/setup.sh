@@ -137,6 +137,7 @@ javascript() {
 }
 golang() { go -C integration/clients/go mod download; }
 python() { pip install --no-deps -r integration/clients/python/requirements.txt; }
+cxx() { command -v c++ >/dev/null || install "$([ "$manager" = dnf ] && echo gcc-c++ || echo g++)"; }
 xtensor() { [ -e /usr/include/xtensor/xnpy.hpp ] || install libxtensor-dev; }
 r() { command -v Rscript >/dev/null || install r-base-core; }
 root() { pip install --no-deps -r integration/clients/root/requirements.txt; }
@@ -149,6 +150,7 @@ if [ "$1" = clients ]; then
 	client javascript build/clients/javascript.stamp $here/javascript/package-lock.json javascript
 	client go build/clients/go.stamp $here/go/go.sum golang
 	client python .venv/clients.stamp $here/python/requirements.txt python
+	client C++ build/clients/C++.stamp /dev/null cxx
 	client xtensor build/clients/xtensor.stamp /dev/null xtensor
 	client R build/clients/R.stamp /dev/null r
 	if [ "${2-}" = all ]; then
