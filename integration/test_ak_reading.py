@@ -65,6 +65,7 @@ def test_a_column_is_a_view_of_the_file(file, chain):
 def test_what_is_not_there_is_named_with_its_neighbours(file):
     with pytest.raises(KeyError, match="no bank 'MC::Particl' in .*80MeV.hipo; the nearest are MC::Particle"):
         file.array("MC::Particl", "px")
+    assert file.arrays("MC::Particle", "px").fields == ["px"]
     with pytest.raises(KeyError, match="no column 'pxx' in MC::Particle; the nearest are px"):
         file.arrays("MC::Particle", ["px", "pxx"])
     with pytest.raises(FileNotFoundError):
@@ -110,7 +111,7 @@ def test_selections_are_those_of_oxihipo(file, chain):
     for wrong in ({"banks": "MC::Particle", "filter_name": "*"}, {"banks": ["MC::Particle"], "columns": ["px"]}):
         with pytest.raises(TypeError):
             file.arrays(**wrong)
-    for wrong in ({"library": "cupy"}, {"how": 3}, {"entries": [1], "entry_start": 0}, {"entries": [-1]}, {"entries": [[1]]},
+    for wrong in ({"library": "cupy"}, {"how": 3}, {"entries": [1], "entry_start": 0}, {"entries": [-1]}, {"entries": [[1]]}, {"entries": [True]}, {"entries": [0.5]},
                   {"virtual": True, "library": "np"}, {"virtual": False, "access_log": []}):
         with pytest.raises(ValueError):
             file.arrays("MC::Particle", **wrong)
@@ -243,6 +244,20 @@ def test_map_reduce_is_in_order_in_whatever_process(file, chain):
     assert file.map_reduce(rows_of, "MC::Particle", entry_start=5, entry_stop=5, initial=7) == 7
     with pytest.raises(ValueError, match="no entries"):
         file.map_reduce(rows_of, "MC::Particle", entry_start=5, entry_stop=5)
+
+
+def test_views_that_are_none_are_refused(file):
+    assert file.filtered().keys() == file.keys() and len(file.filtered(record_tag=[])) == 0
+    for path in ("", "/etc", "../..", ".where/..", ".entries/0:5/../..", ".entries/5:0", ".where/px=1", ".entries"):
+        with pytest.raises(ValueError, match="no view"):
+            file.view(path)
+    for wrong in ({"event_tag": -1}, {"event_tag": 1 << 32}, {"event_tag_any": 1 << 32}, {"event_tag_any": -1},
+                  {"event_tag": list(range(999))}, {"require": ["MC::None"]}, {"event_tag": "named"}):
+        with pytest.raises(hf.HipoError):
+            file.filtered(**wrong)
+    for wrong in ({"event_tag": True}, {"event_tag_any": [True]}, {"record_tag": [0.5]}):
+        with pytest.raises(TypeError):
+            file.filtered(**wrong)
 
 
 def test_one_event(file, chain):

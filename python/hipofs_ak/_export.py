@@ -116,6 +116,16 @@ class Exported(Mount):
             with self._adding():
                 self._fetch([name for name in names if not os.path.exists(self._at("", name))])
 
+    def real(self, path: str) -> str | None:
+        return None  # it is one
+
+    def shows(self, view: str) -> bool:
+        try:
+            self.file(view, ".hipofs/entries.npy")
+        except (HipoValueError, ValueError):
+            return False
+        return True
+
     def names(self, view: str, folder: str) -> list[str]:
         banks = self._listed()["banks"]
         if folder == ".nodes":

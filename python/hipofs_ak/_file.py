@@ -33,6 +33,7 @@ Names = str | Sequence[str] | None
 Step = int | str
 
 NODE = re.compile(r"[0-9]+\.[0-9]+")  # what a structure without a name is called: GROUP.ITEM
+VIEW = re.compile(r"\.(entries|where|event|files)/(?!\.\.?(/|$))[^/]+(/\.(entries|where|event|files)/(?!\.\.?(/|$))[^/]+)*")
 LONG = 200  # characters of one condition in the path of a view
 
 
@@ -102,7 +103,7 @@ class Bank:
         return self._file.array(self.name, column, entry_start=entry_start, entry_stop=entry_stop, threads=threads)
 
     def arrays(
-        self, columns: Sequence[str] | None = None, *, library: str = "ak", entry_start: int | None = None,
+        self, columns: Names = None, *, library: str = "ak", entry_start: int | None = None,
         entry_stop: int | None = None, entries: Sequence[int] | None = None, cut: str | None = None,
         aliases: Mapping[str, str] | None = None, how: Any = None, virtual: bool | None = None,
         access_log: Any | None = None, threads: int = 0, workers: int = 1,
@@ -381,7 +382,10 @@ class File:
         10
         """
         tree = self._open()
-        return File(Tree(tree.mount, os.path.join(tree.view, path)), self._sources, self.options, self)
+        view = os.path.join(tree.view, path)
+        if not VIEW.fullmatch(path) or not tree.mount.shows(view):
+            raise HipoValueError(f"there is no view {path!r} of {self._where()}")
+        return File(Tree(tree.mount, view), self._sources, self.options, self)
 
     def filtered(
         self, require: Names = None, record_tag: int | Sequence[int] | None = None,
@@ -407,6 +411,8 @@ class File:
         any_of = None if event_tag_any is None else self._bits(event_tag_any)
         if event_tag is not None:
             tags = [event_tag] if isinstance(event_tag, (str, int)) else list(event_tag)
+            if any(isinstance(t, bool) for t in tags):
+                raise TypeError("an event tag is a name or a number, not a bool")
             if any(isinstance(t, str) for t in tags):
                 any_of = (any_of or 0) | self._bits(tags)
             else:
@@ -421,7 +427,7 @@ class File:
                 path[-1] += "," + condition
             else:
                 path.append(f".where/{condition}")
-        return self.view("/".join(path))
+        return self.view("/".join(path)) if path else File(self._open(), self._sources, self.options, self)
 
     def _bits(self, tags: str | int | Sequence[str | int]) -> int:
         """The bits that names and numbers mean."""
@@ -493,12 +499,13 @@ class File:
 
     # ------------------------------------------------------------ banks
 
-    def _select(self, banks: Names, columns: Sequence[str] | None, filter_name: Names) -> tuple[list[tuple[Schema, list[Column]]], bool]:
+    def _select(self, banks: Names, columns: Names, filter_name: Names) -> tuple[list[tuple[Schema, list[Column]]], bool]:
         """Which columns of which banks are meant, and whether one bank was named by itself."""
         if columns is not None and (filter_name is not None or not isinstance(banks, str)):
             raise TypeError("columns= needs a single bank; across banks there is filter_name='BANK/col*'")
         if filter_name is not None and banks is not None:
             raise TypeError("pass either banks= or filter_name=, not both")
+        columns = [columns] if isinstance(columns, str) else columns
         if isinstance(banks, str):
             schema = self.schema(banks)
             return [(schema, [self._column(banks, c)[1] for c in columns] if columns else list(schema.columns))], True
@@ -514,7 +521,7 @@ class File:
     def arrays(
         self,
         banks: Names = None,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
         *,
         filter_name: Names = None,
         library: str = "ak",
@@ -555,6 +562,7 @@ class File:
         """
         _library.check(library, how)
         aliases = dict(aliases or {})
+        columns = [columns] if isinstance(columns, str) else columns
         wanted = list(columns) if columns else None
         named = [c for c in wanted if c not in aliases] if wanted else columns
         selection, single = self._select(banks, named, filter_name)
@@ -576,10 +584,7 @@ class File:
         _bank.ahead(self._open(), selection)
         read = [_bank.read_bank(self._open(), schema, some, start, stop) for schema, some in selection]
         if entries is not None:
-            listed = np.asarray(entries, np.int64)
-            if listed.ndim != 1 or (listed < 0).any():
-                raise HipoValueError("entries must be a list of numbers from 0 on")
-            read = [_bank.gather(bank, listed) for bank in read]
+            read = [_bank.gather(bank, _numbers(entries)) for bank in read]
         if cut is not None or wanted is not None:
             read = [_cut.apply(bank, cut, aliases, wanted) for bank in read]
         return _library.assemble(read, single, library, how)
@@ -682,7 +687,7 @@ class File:
     def iterate(
         self,
         banks: Names = None,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
         *,
         step_size: Step = 100_000,
         filter_name: Names = None,
@@ -707,6 +712,7 @@ class File:
         [40, 40, 21]
         """
         _library.check(library, how)
+        columns = [columns] if isinstance(columns, str) else columns
         named = [c for c in columns if c not in (aliases or {})] if columns else columns
         selection, _ = self._select(banks, named, filter_name)
         parts = self._steps(selection, step_size, *self._range(entry_start, entry_stop))
@@ -725,7 +731,7 @@ class File:
         self,
         fn: Callable[[Any], Any],
         banks: Names = None,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
         *,
         step_size: Step = "1 GB",
         workers: int = 0,
@@ -748,6 +754,7 @@ class File:
         ...     print(f.map_reduce(len, "MC::Particle", step_size=40, workers=1))
         101
         """
+        columns = [columns] if isinstance(columns, str) else columns
         named = [c for c in columns if c not in (aliases or {})] if columns else columns
         selection, _ = self._select(banks, named, filter_name)
         parts = self._steps(selection, step_size, *self._range(entry_start, entry_stop))
@@ -766,7 +773,7 @@ class File:
     def to_arrow(
         self,
         banks: Names = None,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
         *,
         filter_name: Names = None,
         entry_start: int | None = None,
@@ -789,7 +796,7 @@ class File:
         self,
         path: Path,
         banks: Names = None,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
         *,
         filter_name: Names = None,
         cut: str | None = None,
@@ -821,7 +828,7 @@ class File:
     def to_dask(
         self,
         banks: Names = None,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
         *,
         step_size: Step = 100_000,
         filter_name: Names = None,
@@ -855,7 +862,7 @@ class File:
     def rdataframe(
         self,
         banks: Names = None,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
         *,
         filter_name: Names = None,
         entry_start: int | None = None,
@@ -883,7 +890,7 @@ class File:
     def iterate_rdataframe(
         self,
         banks: Names = None,
-        columns: Sequence[str] | None = None,
+        columns: Names = None,
         *,
         step_size: Step = 100_000,
         filter_name: Names = None,
@@ -963,7 +970,7 @@ class _Work:
     file: File
     fn: Callable[[Any], Any]
     banks: Names
-    columns: Sequence[str] | None
+    columns: Names
     filter_name: Names
     cut: str | None
     aliases: Mapping[str, str] | None
@@ -1066,6 +1073,15 @@ def _matches(key: str, patterns: Names) -> bool:
     if patterns is None:
         return True
     return any(fnmatch.fnmatchcase(key, p) for p in ([patterns] if isinstance(patterns, str) else patterns))
+
+
+def _numbers(entries: Any) -> NDArray[np.int64]:
+    """A list of entries as an array."""
+    listed = np.asarray(entries)
+    if listed.ndim != 1 or listed.size and (listed.dtype.kind not in "iu" or listed.min() < 0):
+        raise HipoValueError("entries must be a list of whole numbers from 0 on")
+    clipped: NDArray[np.int64] = np.minimum(listed, np.iinfo(np.int64).max - 1).astype(np.int64)
+    return clipped
 
 
 def _one_of(what: str, numbers: Iterable[int]) -> str:

@@ -108,6 +108,10 @@ class Mount:
         """Where a file of the tree, or of a view in it, is."""
         return os.path.join(self.path(), view, name)
 
+    def shows(self, view: str) -> bool:
+        """Whether there is such a view."""
+        return os.path.isdir(self.file(view, ""))
+
     def names(self, view: str, folder: str) -> list[str]:
         """What a folder of the tree lists, in order; nothing where it is not there."""
         with suppress(FileNotFoundError):

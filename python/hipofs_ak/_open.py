@@ -52,7 +52,7 @@ def composite(
 def arrays(
     source: Source,
     banks: Names = None,
-    columns: Sequence[str] | None = None,
+    columns: Names = None,
     *,
     filter_name: Names = None,
     library: str = "ak",
@@ -81,7 +81,7 @@ def arrays(
 def iterate(
     source: Source,
     banks: Names = None,
-    columns: Sequence[str] | None = None,
+    columns: Names = None,
     *,
     step_size: Step = 100_000,
     filter_name: Names = None,
