@@ -100,6 +100,7 @@ def test_dask_reads_the_columns_that_are_used_and_no_others(file, chain):
     assert ak.array_equal(p.compute(scheduler="synchronous"), want, equal_nan=True)
     assert ak.array_equal(p.px[p.pid == 11].compute(scheduler="threads"), want.px[want.pid == 11])
     assert ak.array_equal(p.partitions[1].px.compute(scheduler="synchronous"), want.px[1234:2468])
+    assert dak.count(p.px).compute(scheduler="synchronous") == ak.count(want.px)  # needs no px
     many = file.to_dask(["REC::Particle", "REC::Calorimeter"], step_size=5000)
     used = many["REC::Calorimeter"].energy
     assert set(*dak.report_necessary_columns(used).values()) == {"REC::Calorimeter.energy"}

@@ -14,11 +14,12 @@ import pytest
 
 from harness import ROOT, run
 
-# Of every minor version that can be found, one.
-PYTHONS = {m.group(1): p for p in sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"), reverse=True)
+# Of every minor version that can be found, one; the oldest and the newest will do.
+FOUND = {m.group(1): p for p in sorted(Path.home().glob(".pyenv/versions/3.*/bin/python"), reverse=True)
            if (m := re.match(r"(3\.\d+)\.", p.parts[-3])) and int(m.group(1)[2:]) >= 10}
-PYTHONS |= {v: Path(p) for v in ("3.10", "3.11", "3.12", "3.13", "3.14") if v not in PYTHONS and (p := shutil.which(f"python{v}"))}
-PYTHONS.setdefault(f"3.{sys.version_info.minor}", Path(sys.executable))
+FOUND |= {v: Path(p) for v in ("3.10", "3.11", "3.12", "3.13", "3.14") if v not in FOUND and (p := shutil.which(f"python{v}"))}
+FOUND.setdefault(f"3.{sys.version_info.minor}", Path(sys.executable))
+PYTHONS = {v: FOUND[v] for v in (min(FOUND, key=lambda v: int(v[2:])), max(FOUND, key=lambda v: int(v[2:])))}
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def test_what_is_in_the_wheel(wheel: Path):
         assert module in licences
 
 
-@pytest.mark.parametrize("version", sorted(PYTHONS, key=lambda v: int(v[2:])))
+@pytest.mark.parametrize("version", PYTHONS)
 def test_the_wheel_where_nothing_else_is_installed(wheel: Path, version: str, tmp_path: Path, env: dict[str, str]):
     subprocess.run([PYTHONS[version], "-m", "venv", "--without-pip", tmp_path / "venv"], check=True)
     python = tmp_path / "venv" / "bin" / "python"
@@ -72,3 +73,6 @@ def test_the_wheel_where_nothing_else_is_installed(wheel: Path, version: str, tm
     hipofs = tmp_path / "venv" / "bin" / "hipofs"
     assert (ROOT / "cmd" / "hipofs" / "VERSION").read_text().strip() in run(hipofs, "version", env=env).stdout
     assert ">>> px[3:6].tolist()\n[1.5, 2.5, 3.5]\n" in run(hipofs, "demo", env=env).stdout
+    said = run(python, "-W", "error", "-m", "hipofs_ak", env=env, cwd=tmp_path).stdout
+    assert ">>> px[offsets[3]:offsets[4]].tolist()\n[1.5, 2.5, 3.5]\n" in said
+    assert said.endswith("ImportError: awkward is not installed: pip install 'hipofs[awkward]'\n")

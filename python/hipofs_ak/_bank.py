@@ -76,7 +76,13 @@ class Schema(NamedTuple):
     folder: str
 
     def column(self, name: str) -> Column | None:
-        """The column of that name; None where there is none."""
+        """The column of that name; None where there is none.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f.schema("MC::Particle").column("px").type)
+        F
+        """
         return next((c for c in self.columns if c.name == name), None)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import dask_awkward as dak
 from dask_awkward.lib.io.columnar import ColumnProjectionMixin
+from dask_awkward.lib.unproject_layout import unproject_layout
 
 from . import _bank, _library
 from ._bank import Column, Schema
@@ -36,11 +37,14 @@ class Read(ColumnProjectionMixin):  # type: ignore[misc]
     def __call__(self, entries: tuple[int, int]) -> Any:
         if self._cut is not None:
             (schema, columns), = self._selection
-            return self._file.arrays(
+            read = self._file.arrays(
                 schema.name, [c.name for c in columns], cut=self._cut, entry_start=entries[0], entry_stop=entries[1])
-        tree = self._file._open()
-        banks = [_bank.read_bank(tree, schema, columns, *entries) for schema, columns in self._selection]
-        return _library.assemble(banks, self._single, "ak")
+        else:
+            tree = self._file._open()
+            banks = [_bank.read_bank(tree, schema, columns, *entries) for schema, columns in self._selection]
+            read = _library.assemble(banks, self._single, "ak")
+        # Who wants the number of rows alone names a field that needs no reading, and that must be there.
+        return need("awkward").Array(unproject_layout(self.form, read.layout))
 
     def project_columns(self, columns: frozenset[str]) -> Read:
         """The same of some columns, each named by the fields that lead to it, with dots between."""

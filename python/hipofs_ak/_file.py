@@ -15,7 +15,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _bank, _cut, _iterate, _library, _out
+from . import _bank, _cut, _html, _iterate, _library, _out
 from ._bank import Column, Columns, Npy, NumpyColumn, Schema
 from ._errors import HipoValueError, missing, not_found
 from ._export import Exported, tell
@@ -89,17 +89,35 @@ class Bank:
         self._file, self.name = file, name
 
     def keys(self) -> list[str]:
-        """Its columns."""
+        """Its columns.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f["MC::Particle"].keys()[:2])
+        ['pid', 'px']
+        """
         return self._file.columns(self.name)
 
     def typenames(self) -> dict[str, str]:
-        """The type of each column: "float32", or "float32[3]" for an array column."""
+        """The type of each column: "float32", or "float32[3]" for an array column.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f["MC::Particle"].typenames()["px"])
+        float32
+        """
         return {c.name: c.typename for c in self._file.schema(self.name).columns}
 
     def array(
         self, column: str, *, entry_start: int | None = None, entry_stop: int | None = None, threads: int = 0,
     ) -> ak.Array:
-        """One column, as File.array gives it."""
+        """One column, as File.array gives it.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f["MC::Particle"].array("pid", entry_stop=3))
+        [[], [], [2212]]
+        """
         return self._file.array(self.name, column, entry_start=entry_start, entry_stop=entry_stop, threads=threads)
 
     def arrays(
@@ -108,7 +126,13 @@ class Bank:
         aliases: Mapping[str, str] | None = None, how: Any = None, virtual: bool | None = None,
         access_log: Any | None = None, threads: int = 0, workers: int = 1,
     ) -> Any:
-        """Its columns, as File.arrays gives them."""
+        """Its columns, as File.arrays gives them.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f["MC::Particle"].arrays(["pid"], entry_stop=3))
+        [[], [], [{pid: 2212}]]
+        """
         return self._file.arrays(
             self.name, columns, library=library, entry_start=entry_start, entry_stop=entry_stop, entries=entries, cut=cut,
             aliases=aliases, how=how, virtual=virtual, access_log=access_log, threads=threads, workers=workers)
@@ -127,6 +151,9 @@ class Bank:
 
     def __repr__(self) -> str:
         return f"<hipofs_ak.Bank {self.name!r}: {self.keys()}>"
+
+    def _repr_html_(self) -> str:
+        return _html.bank(self._file.schema(self.name))
 
 
 class File:
@@ -208,7 +235,15 @@ class File:
         return self.num_entries
 
     def close(self) -> None:
-        """Close it. Arrays that were read stay; those of a mount of its own are served until the last is gone."""
+        """Close it. Arrays that were read stay; those of a mount of its own are served until the last is gone.
+
+        >>> import hipofs_ak as hf
+        >>> f = hf.open(source)
+        >>> px = f.array("MC::Particle", "px")
+        >>> f.close()
+        >>> len(px)
+        101
+        """
         if not self._closed:
             self._closed = True
             if self._parent is None:
@@ -224,6 +259,9 @@ class File:
         if self._closed:
             return "<hipofs_ak.File: closed>"
         return f"<hipofs_ak.File: {self.num_entries} events, {self.file_count} file(s)>"
+
+    def _repr_html_(self) -> str:
+        return repr(self) if self._closed else _html.file(self.files, self._schemas().values())
 
     def __reduce__(self) -> tuple[Callable[..., File], tuple[Any, ...]]:
         tree = self._open()
@@ -301,11 +339,23 @@ class File:
         return [k for k in keys if _matches(k, filter_name)]
 
     def columns(self, bank: str) -> list[str]:
-        """The columns of a bank."""
+        """The columns of a bank.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f.columns("MC::Particle")[:2])
+        ['pid', 'px']
+        """
         return [c.name for c in self.schema(bank).columns]
 
     def typenames(self) -> dict[str, str]:
-        """The type of each "BANK/COLUMN": "float32", or "float32[3]" for an array column."""
+        """The type of each "BANK/COLUMN": "float32", or "float32[3]" for an array column.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f.typenames()["MC::Particle/pid"])
+        int32
+        """
         return {f"{b.name}/{c.name}": c.typename for b in self._schemas().values() for c in b.columns}
 
     @property
@@ -320,7 +370,15 @@ class File:
         return iter(self.keys())
 
     def show(self, bank: str | None = None, *, rows: bool = False) -> None:
-        """Print the banks with the types of their columns, or one bank; rows=True tells also what is in them."""
+        """Print the banks with the types of their columns, or one bank; rows=True tells also what is in them.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     f.show("RUN::trigger", rows=True)
+        RUN::trigger  (2 columns, 0 rows in 0 entries)
+            id                       int32
+            trigger                  int32
+        """
         banks = [self.schema(bank)] if bank is not None else sorted(self._schemas().values())
         occupancy = self.occupancy() if rows else {}
         for b in banks:
@@ -329,7 +387,13 @@ class File:
                 print(f"    {c.name:<24} {c.typename}")
 
     def occupancy(self) -> dict[str, Occupancy]:
-        """How many rows each bank of the dictionary has, in how many entries, and how many at most in one."""
+        """How many rows each bank of the dictionary has, in how many entries, and how many at most in one.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f.occupancy()["MC::Particle"])
+        Occupancy(rows=99, entries=99, most=1)
+        """
         populated = set(self.keys(nonempty=True))
         n = self.num_entries
         out = {}
@@ -362,13 +426,25 @@ class File:
         return len(self._records())
 
     def record_spans(self) -> list[tuple[int, int, int, int]]:
-        """Of each record: the number of its file, its own in the file, its first entry, and its number of events."""
+        """Of each record: the number of its file, its own in the file, its first entry, and its number of events.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f.record_spans())
+        [(0, 0, 0, 101)]
+        """
         ends = [stop for _, _, stop in self._chain()]
         return [(bisect.bisect_right(ends, r["first_entry"]), r["record"], r["first_entry"], r["events"])
                 for r in self._records()]
 
     def record_decompressed_sizes(self) -> list[int]:
-        """How many bytes each record has when it is inflated, with its table of events."""
+        """How many bytes each record has when it is inflated, with its table of events.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(len(f.record_decompressed_sizes()))
+        1
+        """
         return [r["data_length"] + 4 * r["events"] for r in self._records()]
 
     # ------------------------------------------------------------ some of the entries
@@ -493,7 +569,13 @@ class File:
         return _bank.column_array(offsets, values, inner)
 
     def event_tags(self, *, entry_start: int | None = None, entry_stop: int | None = None, threads: int = 0) -> NDArray[np.uint32]:
-        """The tag of each event, uint32."""
+        """The tag of each event, uint32.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f.event_tags(entry_stop=3))
+        [0 0 0]
+        """
         with Npy(self._open(), ".hipofs/event_tags.npy", "event tags") as npy:
             return npy.values(*self._range(entry_start, entry_stop))
 
@@ -618,7 +700,14 @@ class File:
         self, selection: Iterable[tuple[str, Sequence[str]]], entry_start: int | None = None, entry_stop: int | None = None,
         threads: int = 0,
     ) -> list[tuple[str, NDArray[np.int64], list[tuple[str, NDArray[Any], int]]]]:
-        """Of each (bank, columns): (bank, offsets, [(column, values, inner_len)]); no columns means all."""
+        """Of each (bank, columns): (bank, offsets, [(column, values, inner_len)]); no columns means all.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     (bank, offsets, columns), = f.read_columns([("MC::Particle", ["pid"])], 0, 3)
+        >>> print(bank, offsets, columns)
+        MC::Particle [0 0 0 1] [('pid', array([2212], dtype=int32), 1)]
+        """
         start, stop = self._range(entry_start, entry_stop)
         out = []
         for bank, columns in selection:
@@ -652,7 +741,13 @@ class File:
     # ------------------------------------------------------------ one event
 
     def event(self, entry: int) -> Event | None:
-        """One entry with all its banks; negative ones count from the end. None where there is none."""
+        """One entry with all its banks; negative ones count from the end. None where there is none.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     print(f.event(2)["MC::Particle"][0]["pid"])
+        2212
+        """
         n = self.num_entries
         entry = operator.index(entry)
         entry += n if entry < 0 else 0

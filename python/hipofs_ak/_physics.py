@@ -93,8 +93,8 @@ def pdg_mass(pid: Any, *, unit: str = "GeV", unknown: float = math.nan) -> Any:
     0, which CLAS12 writes for a track that it could not identify. unit is "GeV" or "MeV"; another one is a ValueError.
 
     >>> import hipofs_ak as hf
-    >>> hf.pdg_mass(211)
-    0.13957039
+    >>> round(hf.pdg_mass(211), 6)
+    0.13957
     >>> hf.pdg_mass([2212, 0, 45], unit="MeV").round(3).tolist()
     [938.272, nan, 1875.613]
     """
