@@ -621,10 +621,9 @@ func (e *exporting) begin(ctx context.Context, b *exportedBank) error {
 	b.shares = shares
 	e.writes.Go(func() error {
 		defer w.drop()
-		for {
+		for ctx.Err() == nil {
 			select {
 			case <-ctx.Done():
-				return ctx.Err()
 			case s, ok := <-shares:
 				if !ok && b.err != nil {
 					return nil
@@ -642,6 +641,7 @@ func (e *exporting) begin(ctx context.Context, b *exportedBank) error {
 				}
 			}
 		}
+		return ctx.Err()
 	})
 	return nil
 }
