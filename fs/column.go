@@ -186,10 +186,10 @@ func (c *column) Read(ctx context.Context, _ fusefs.FileHandle, dest []byte, off
 
 // short says what is wrong with only n bytes at off; the kernel would fill the
 // rest with zeros.
-func (c *column) short(ctx context.Context, off int64, n int) error {
-	size, err := c.size(ctx)
+func (f *file) short(ctx context.Context, off int64, n int) error {
+	size, err := f.size(ctx)
 	if err == nil && off+int64(n) < size {
-		err = fmt.Errorf("%s: internal error: %d bytes at %d of %d", c.path, n, off, size)
+		err = fmt.Errorf("%s: internal error: %d bytes at %d of %d", f.path, n, off, size)
 	}
 	return err
 }

@@ -365,6 +365,7 @@ func readDirBasic(t *testing.T, dir string) {
 		".ignore": true, ".trackerignore": true, ".metadata_never_index": true}
 	for i := range posixFolders {
 		want[fmt.Sprintf("B::%d", i)] = true
+		want[fmt.Sprintf("B::%d.arrow", i)] = true
 	}
 	for _, e := range dirents(must(unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY, 0))) {
 		if !want[e.name] {

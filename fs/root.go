@@ -99,11 +99,15 @@ func (t *tree) top() *top {
 	}
 	names := set.Names()
 	top := &top{banks: make([]string, len(names))}
-	entries := make([]entry, 0, len(names)+11)
+	entries := make([]entry, 0, 2*len(names)+11)
 	taken := claims{}
 	for i, name := range names {
 		top.banks[i] = taken.claim(t.names.bank(name), bankMax)
-		entries = append(entries, entry{top.banks[i], syscall.S_IFDIR, func(at place) node { return bankFolder(at, at.view.Bank(i)) }})
+		// Who walks the tree reads a bank as one file first: what that decodes is what
+		// its columns need.
+		entries = append(entries,
+			entry{top.banks[i] + ".arrow", syscall.S_IFREG, func(at place) node { return newArrow(at, at.view.Bank(i)) }},
+			entry{top.banks[i], syscall.S_IFDIR, func(at place) node { return bankFolder(at, at.view.Bank(i)) }})
 	}
 	entries = append(entries,
 		entry{".nodes", syscall.S_IFDIR, func(at place) node { return &folder{place: at, in: nodes{at.view}} }},
@@ -114,7 +118,7 @@ func (t *tree) top() *top {
 		entry{".hipofs", syscall.S_IFDIR, controlFolder},
 		// The rest asks backups, search tools and indexers to stay out.
 		text(cacheTag, "Signature: 8a477f597d28d172789f06886806bc55\n# Columns of HIPO files, shown by hipofs; see https://bford.info/cachedir/\n"),
-		text(".ignore", "*.npy\n"),
+		text(".ignore", "*.npy\n*.arrow\n"),
 		text(".trackerignore", "There is nothing to index here.\n"),
 		text(".metadata_never_index", "There is nothing to index here.\n"),
 	)

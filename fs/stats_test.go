@@ -474,8 +474,8 @@ func TestAThousandBlockedOpensLeaveTheRestAlone(t *testing.T) {
 		}
 	}
 	// The rest answers while they wait.
-	run(t, "ls", "-l", dir, dir+"/.files/run.hipo")
-	run(t, "ls", dir+"/.files/run.hipo/B::0", dir+"/.hipofs")
+	run(t, "ls", dir, dir+"/.files/run.hipo", dir+"/.files/run.hipo/B::0", dir+"/.hipofs")
+	run(t, "ls", "-ld", dir+"/B::0", dir+"/.files/run.hipo/B::0")
 	run(t, "sh", "-c", `stat "$1"/*.npy && cat "$1"/*.npy >/dev/null`, "sh", dir+"/.files/tag01_lz4_perchunk.hipo/CODEC::hits")
 	unlock()
 	for i, cmd := range blocked {

@@ -32,11 +32,8 @@ type Column struct {
 	frame    atomic.Pointer[frame] // nil until rows are counted
 	verified atomic.Bool           // in a view of some entries: its streams have all been tried, and are good
 
-	mu    sync.Mutex
-	next  int64 // row behind the last read, to tell a sequential reader
-	steps int   // reads that began where the one before had ended
-
-	disk onDisk
+	reads sequence // of rows
+	disk  onDisk
 }
 
 // columnKind is what a column's content comes from.
@@ -182,9 +179,17 @@ func (c *Column) Open(ctx context.Context) error {
 	if f.rows == 0 { // as in most banks of most dictionaries: nothing is read, or worth planning for
 		return nil
 	}
-	if err := c.look(ctx); err != nil {
-		return err
+	if c.bank != nil && !c.InMemory() {
+		if err := c.bank.look(ctx); err != nil {
+			return err
+		}
 	}
+	return c.verify(ctx)
+}
+
+// verify says that the column is wanted, and makes sure that what the counting
+// pass has left alone of it decodes.
+func (c *Column) verify(ctx context.Context) error {
 	k, ok := c.needs()
 	if !ok {
 		return nil
@@ -209,16 +214,13 @@ const (
 	lookPatience = time.Second
 )
 
-// look finds out whether what the column will be read from has changed: a read
+// look finds out whether what the bank will be read from has changed: a read
 // that fails under a memory mapping would end the reader's program.
-func (c *Column) look(ctx context.Context) error {
-	if c.bank == nil || c.InMemory() {
-		return nil
-	}
+func (b *Bank) look(ctx context.Context) error {
 	looked := make(chan error, 1)
 	go func() {
 		left := mostLooks
-		for _, s := range c.bank.filledSources() {
+		for _, s := range b.filledSources() {
 			if err := s.handle.look(); err != nil {
 				looked <- err
 				return
@@ -503,10 +505,16 @@ func (b *Bank) in(x stretch) int64 {
 
 // chunk is a column's chunk of a run that the bank has rows in.
 func (b *Bank) chunk(ctx context.Context, x stretch, column int32) ([]byte, error) {
+	return b.chunkBy(ctx, x, column, b.view.chain.m.chainWants)
+}
+
+// chunkBy is the same for a reader whose decodes gather what w wants. What those
+// of a view of some entries gather is the view's own.
+func (b *Bank) chunkBy(ctx context.Context, x stretch, column int32, w wants) ([]byte, error) {
 	if n := b.view.narrow; n != nil {
 		return n.chunk(ctx, x.r, b.id, column, b.in(x))
 	}
-	return b.view.chain.m.chunk(ctx, x.source, chunkKey{x.source.number, int32(x.r), b.id, column})
+	return b.view.chain.m.chunkBy(ctx, x.source, chunkKey{x.source.number, int32(x.r), b.id, column}, w)
 }
 
 // fillContent copies content out of chunks.
@@ -793,39 +801,55 @@ func (v *View) entriesOf(ctx context.Context, x stretch) (*run, picked, error) {
 	return run, picked{to: run.entries}, nil
 }
 
+// sequence tells a reader who reads a file in order.
+type sequence struct {
+	mu    sync.Mutex
+	next  int64 // where the last read ended
+	steps int   // reads that began where the one before had ended
+}
+
 // A reader counts as sequential after this many reads, each of which began
 // where the one before had ended.
 const sequentialSteps = 4
+
+// follows notes a read, and reports whether it is that of a sequential reader.
+func (s *sequence) follows(from, n int64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if from == s.next {
+		s.steps++
+	} else {
+		s.steps = 0
+	}
+	s.next = from + n
+	return s.steps >= sequentialSteps
+}
 
 // lookAhead notes a read of n rows and, for a sequential reader, starts to
 // decode what comes next.
 func (c *Column) lookAhead(row, n int64) {
 	k, ok := c.needs()
-	if !ok || n == 0 {
+	if !ok || n == 0 || !c.reads.follows(row, n) {
 		return
 	}
-	c.mu.Lock()
-	if row == c.next {
-		c.steps++
-	} else {
-		c.steps = 0
-	}
-	c.next = row + n
-	sequential := c.steps >= sequentialSteps
-	c.mu.Unlock()
-	if !sequential {
-		return
-	}
-	m := c.view.chain.m
+	x, _ := c.bank.place(row)
+	c.bank.lookAhead(x, k.column, c.view.chain.m.chainWants)
+}
+
+// lookAhead starts to decode the chunks of a column from a run on.
+func (b *Bank) lookAhead(x stretch, column int32, w wants) {
+	m := b.view.chain.m
 	// Twice the decodes that can run at once keeps them busy; what is decoded
 	// ahead must not push out what is being read.
 	ahead := int64(2 * m.threads)
-	x, _ := c.bank.place(row)
-	if v := c.view; v.narrow != nil {
-		v.narrow.lookAhead(c.bank, x.r, k.column, ahead)
+	if n := b.view.narrow; n != nil {
+		n.lookAhead(b, x.r, column, ahead)
 		return
 	}
-	s, t := x.source, x.source.tables[c.bank.id]
+	s, t := x.source, x.source.tables[b.id]
+	if t == nil {
+		return
+	}
 	for r := x.r; ahead > 0 && r < len(s.runs); r++ {
 		if t.in(r) == 0 {
 			continue
@@ -834,6 +858,6 @@ func (c *Column) lookAhead(row, n int64) {
 		if s.runs[r].inflated*int64(2*m.threads) > m.chunks.budget/2 {
 			return
 		}
-		m.ahead(s, chunkKey{s.number, int32(r), k.bank, k.column}, m.chainWants)
+		m.ahead(s, chunkKey{s.number, int32(r), b.id, column}, w)
 	}
 }

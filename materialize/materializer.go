@@ -439,7 +439,25 @@ func (m *materializer) land(fk flightKey, f *flight) {
 
 // chainWants is what a decode gathers for a reader of a whole file or chain.
 func (m *materializer) chainWants(s *source, k chunkKey) (wanted, func(chunkKey) bool) {
+	return s.gathering(m.flightWants(s, k))
+}
+
+// bankWants is the same for a reader who goes through all columns of the bank,
+// run by run. Of a split record with a stream for each column it is no more.
+func (m *materializer) bankWants(s *source, k chunkKey) (wanted, func(chunkKey) bool) {
 	want := m.flightWants(s, k)
+	if t := s.tables[k.bank]; t != nil && t.err == nil && !s.runs[k.run].byColumn {
+		columns := make([]bool, len(t.layout.Columns))
+		for c := range columns {
+			columns[c] = int32(c) == k.column || !m.chunks.has(chunkKey{k.source, k.run, k.bank, int32(c)})
+		}
+		want[k.bank] = columns
+	}
+	return s.gathering(want)
+}
+
+// gathering makes wants of a list of columns.
+func (s *source) gathering(want map[bankID][]bool) (wanted, func(chunkKey) bool) {
 	gives := func(k chunkKey) bool {
 		keep := want[k.bank]
 		return int(k.column) < len(keep) && keep[k.column]
@@ -497,8 +515,14 @@ func (m *materializer) fly(ctx context.Context, s *source, k chunkKey, f *flight
 	m.mu.Lock()
 	m.looks.Add(flightKey{k.source, k.run}, f.found)
 	m.mu.Unlock()
+	// What is asked for next comes last, so that it is there the longest.
 	for ck, b := range f.chunks {
-		if ck != k {
+		if ck.bank != k.bank {
+			m.chunks.add(ck, b)
+		}
+	}
+	for ck, b := range f.chunks {
+		if ck.bank == k.bank && ck != k {
 			m.chunks.add(ck, b)
 		}
 	}

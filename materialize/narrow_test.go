@@ -226,6 +226,7 @@ func readView(t *rapid.T, v *View) map[string][]byte {
 			}
 		}
 	}
+	addArrow(t, got, v.Banks())
 	return got
 }
 
@@ -295,7 +296,7 @@ func TestViewsAreSlicesAndMasksOfTheWhole(t *testing.T) {
 				entries = slices.DeleteFunc(slices.Clone(entries), func(e modelEntry) bool { return e.file != fmt.Sprintf("run%d.hipo", i) })
 			}
 			v, entries, path := drawView(t, v, entries)
-			got, want := readView(t, v), arrays(entries)
+			got, want := readView(t, v), withArrow(arrays(entries))
 			for name, b := range want {
 				if string(got[name]) != string(b) {
 					t.Fatalf("%s: %s has % x, want % x", path, name, head(got[name]), head(b))

@@ -131,7 +131,7 @@ func (v *View) Bytes() int64 {
 			continue
 		}
 		b.mu.Lock()
-		bytes += int64(len(b.Columns)+2)*columnBytes + 8*int64(len(b.rows))
+		bytes += int64(len(b.Columns)+3)*columnBytes + 8*int64(len(b.rows))
 		b.mu.Unlock()
 	}
 	if v.narrow != nil {
@@ -162,6 +162,7 @@ func (v *View) bank(i int) *Bank {
 	}
 	s := v.chain.banks.schemas[v.shown.ids[i]]
 	b := newBank(v, v.shown.ids[i], s)
+	b.Arrow = &Arrow{bank: b}
 	b.Name, b.Group, b.Item = s.Name, s.Group, s.Item
 	v.banks[i] = b
 	b.point()
@@ -352,6 +353,8 @@ type Bank struct {
 
 	PointsTo string // name of the bank that Pointer counts in
 
+	Arrow *Arrow // all columns in one file; nil for structures without a schema
+
 	view     *View
 	id       bankID
 	schema   *hipo.Schema
@@ -426,6 +429,11 @@ func (b *Bank) point() {
 func (b *Bank) count(ctx context.Context, who *Waiting) error {
 	// Who asks how many rows a bank has, before that is known, is likely to read it.
 	b.view.chain.m.askWhileCounting(columnKey{b.id, 0})
+	return b.sumUp(ctx, who)
+}
+
+// sumUp does the same for who only looks at the bank.
+func (b *Bank) sumUp(ctx context.Context, who *Waiting) error {
 	if err := b.view.wait(ctx, who); err != nil {
 		return err
 	}
