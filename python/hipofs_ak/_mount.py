@@ -67,12 +67,14 @@ def refusal(status: int, text: str) -> HipoError:
     if status != SOURCE:
         return HipoError(message)
     path, _, what = message.partition(": ")
-    if "no *.hipo file" in what or "no file matches" in what:
+    if "no *.hipo file" in what or "no file matches" in what or "404 Not Found" in what:
         return not_found(path, what)
     for number in errno.errorcode:
         if what.lower().startswith(os.strerror(number).lower()):
             return not_found(path, what) if number == errno.ENOENT else io_error(number, what, path)
     file, record, byte = place(message)
+    if byte is None and "://" in path:  # what a server says
+        return io_error(errno.EIO, what, path)
     return CorruptFileError(message, file, record, byte)
 
 
@@ -127,7 +129,7 @@ class Mount:
 
     def real(self, path: str) -> str | None:
         """The plain file that has all of a file of the tree, where hipofs keeps such files. It is made if need be."""
-        if self._tier:
+        if sys.platform == "linux" and self._tier:
             with suppress(OSError):
                 return os.fsdecode(os.getxattr(path, "user.hipofs.realpath"))
         return None
