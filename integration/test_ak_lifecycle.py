@@ -129,6 +129,18 @@ def test_more_columns_than_descriptors_at_once():
         assert sum(len(everything[b].fields) for b in everything.fields) > 1024
 
 
+def test_more_files_than_a_command_line_has_room_for(monkeypatch, tmp_path):
+    monkeypatch.setattr("hipofs_ak._mount.TOO_LONG", 100)
+    copies = [tmp_path / name for name in ("a b.hipo", "a,#b.hipo", "@c.hipo", "*.hipo")]
+    for copy in copies:
+        copy.write_bytes(FILE.read_bytes())
+    with hf.open(copies) as f:
+        assert f.files == [str(c) for c in copies] and len(f) == 4 * len(oxihipo.open(str(FILE)))
+    (tmp_path / "a #b.hipo").write_bytes(FILE.read_bytes())
+    with pytest.raises(ValueError, match="rename it"):
+        hf.open([*copies, tmp_path / "a #b.hipo"])
+
+
 # ---------------------------------------------------------------- however a process ends
 
 def child(code: str, *arguments: str, **kw) -> subprocess.Popen:

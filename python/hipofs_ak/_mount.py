@@ -276,8 +276,11 @@ def private_folder() -> tuple[str, int]:
 
 def listed(folder: str, sources: Sequence[str]) -> str:
     """The sources as one word, which names a list of them."""
+    for source in sources:
+        if "\n" in source or " #" in source or source != source.strip():
+            raise HipoValueError(f"{source!r} cannot be in a list, and there are too many files without one; rename it")
     path = os.path.join(folder, "sources")
-    with open(path, "x") as out:
+    with open(path, "x", errors="surrogateescape") as out:
         out.writelines(f"{source}\n" for source in sources)
     return "@" + path
 
