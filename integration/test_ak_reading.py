@@ -288,6 +288,13 @@ def test_what_is_damaged_can_be_left_out(program):
         f = hf.open(data("codecs/corrupt_record.hipo"), salvage=True)
     with f:
         assert len(f) == len(f.arrays("SM::part")) == 16
+    sound, damaged, gone = data("codecs/small.hipo"), data("codecs/corrupt_record.hipo"), data("codecs/small.hipo").parent / "gone.hipo"
+    with pytest.warns(hf.HipoWarning), hf.open([sound, damaged, gone, sound], salvage=True) as f:
+        assert f.files == [str(sound), str(damaged), str(sound)] and len(f) == f.num_entries_total == 64
+        assert [(r.entry_start, r.entry_stop, r.file_path) for _, r in f.iterate("SM::part", report=True)] == [
+            (0, 24, str(sound)), (24, 40, str(damaged)), (40, 64, str(sound))]
+        odd = f.filtered(event_tag=[1])
+        assert sum(len(chunk) for chunk in odd.iterate("SM::part", step_size=3)) == len(odd) > 0
 
 
 def test_what_is_not_hipo_is_called_by_its_name(program, tmp_path):

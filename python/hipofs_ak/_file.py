@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from . import _bank, _cut, _html, _iterate, _library, _out
 from ._bank import Column, Columns, Npy, NumpyColumn, Schema
-from ._errors import HipoValueError, missing, not_found
+from ._errors import HipoError, HipoValueError, missing, not_found
 from ._export import Exported, tell
 from ._iterate import Report
 from ._mount import Mount, NoFUSE, OwnMount, Tree, is_tree
@@ -213,7 +213,8 @@ class File:
         """Each file's name, first entry and last + 1 in the chain, whatever the view."""
         def find(tree: Tree) -> list[tuple[str, int, int]]:
             facts = Tree(tree.mount, "").fact(".hipofs/files.json")
-            return [(f["name"], f["first_entry"], f["first_entry"] + f["entries"]) for f in facts if not f.get("left_out")]
+            kept = [f for f in facts if f["records"] or not f.get("left_out")]  # some of a damaged one may be left
+            return [(f["name"], f["first_entry"], f["first_entry"] + f["entries"]) for f in kept]
         found: list[tuple[str, int, int]] = self._once("chain", find)
         return found
 
@@ -776,8 +777,10 @@ class File:
             return self._chain()
         with Npy(self._open(), ".hipofs/entries.npy", "entries") as npy:
             original = npy.values(0, npy.rows)
-        cuts = [np.searchsorted(original, [first, stop]) for _, first, stop in self._chain()]
-        return [(name, int(first), int(stop)) for (name, _, _), (first, stop) in zip(self._chain(), cuts)]
+        cuts = [np.searchsorted(original, [first, stop]).tolist() for _, first, stop in self._chain()]
+        if sum(stop - first for first, stop in cuts) != len(original):
+            raise HipoError(f"{self._where()}: there are entries of none of the files")
+        return [(name, first, stop) for (name, _, _), (first, stop) in zip(self._chain(), cuts)]
 
     def iterate(
         self,
