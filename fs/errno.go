@@ -66,7 +66,7 @@ var ownErrnos = []syscall.Errno{
 	syscall.EACCES, // from here on: of a source's file system
 	syscall.EPERM,
 	syscall.ETIMEDOUT,
-	syscall.EREMOTEIO,
+	remoteIO,
 	syscall.EHOSTDOWN,
 	syscall.EHOSTUNREACH,
 }

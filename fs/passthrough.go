@@ -49,12 +49,12 @@ func (p *passthrough) try(server *fuse.Server, probe *os.File) {
 		p.off("this kernel has none; Linux has it from 6.9 on")
 		return
 	}
-	id, errno := server.RegisterBackingFd(&fuse.BackingMap{Fd: int32(probe.Fd())})
+	id, errno := registerBacking(server, probe)
 	if errno != 0 {
 		p.off("the kernel refuses it (%v); it takes CAP_SYS_ADMIN, and a cache folder that is on no overlay", errno)
 		return
 	}
-	_ = server.UnregisterBackingFd(id)
+	unregisterBacking(server, id)
 	p.server.Store(server)
 }
 
@@ -65,7 +65,7 @@ func (p *passthrough) register(f *os.File) int32 {
 	if server == nil {
 		return 0
 	}
-	id, errno := server.RegisterBackingFd(&fuse.BackingMap{Fd: int32(f.Fd())})
+	id, errno := registerBacking(server, f)
 	if errno != 0 || id >= 1<<(32-backingShift) {
 		return 0
 	}
@@ -133,7 +133,7 @@ func (o *opens) remove(p *passthrough) bool {
 		return false
 	}
 	if o.backing != 0 {
-		_ = p.server.Load().UnregisterBackingFd(o.backing)
+		unregisterBacking(p.server.Load(), o.backing)
 	}
 	if o.file != nil {
 		o.file.Close()

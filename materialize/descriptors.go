@@ -45,7 +45,7 @@ type identity struct {
 func identityOf(st iofs.FileInfo) identity {
 	id := identity{size: st.Size(), mtime: st.ModTime().UnixNano()}
 	if sys, ok := st.Sys().(*syscall.Stat_t); ok {
-		id.ctime, id.ino = sys.Ctim.Nano(), sys.Ino
+		id.ctime, id.ino = changeTime(sys), sys.Ino
 	}
 	return id
 }

@@ -118,7 +118,7 @@ func ours(f *os.File, kind uint32) (*unix.Stat_t, error) {
 		return nil, err
 	}
 	switch {
-	case st.Mode&unix.S_IFMT != kind:
+	case uint32(st.Mode)&unix.S_IFMT != kind:
 		return nil, errForeign
 	case int(st.Uid) != os.Geteuid():
 		return nil, errForeign
@@ -248,7 +248,7 @@ func (t *tier) lock(n int64) (*os.File, error) {
 	// Not flock: one file has room for a lock of each column, none of which has to
 	// be removed.
 	l := unix.Flock_t{Type: unix.F_WRLCK, Whence: io.SeekStart, Start: n, Len: 1}
-	err = uninterrupted(func() error { return unix.FcntlFlock(f.Fd(), unix.F_OFD_SETLKW, &l) })
+	err = uninterrupted(func() error { return lockRange(f.Fd(), &l) })
 	if err != nil && !errors.Is(err, unix.ENOLCK) && !errors.Is(err, unix.EOPNOTSUPP) && !errors.Is(err, unix.EINVAL) {
 		f.Close()
 		return nil, fmt.Errorf("%s: %w", f.Name(), err)
@@ -610,8 +610,7 @@ func (t *tier) touch(dir *os.File, k columnFile, until time.Time) {
 	if err != nil {
 		return
 	}
-	times := []unix.Timespec{{Nsec: unix.UTIME_OMIT}, ts}
-	_ = unix.UtimesNanoAt(int(dir.Fd()), k.name+sealSuffix, times, unix.AT_SYMLINK_NOFOLLOW) // a read-only folder evicts nothing, either
+	_ = setModified(int(dir.Fd()), k.name+sealSuffix, ts) // a read-only folder evicts nothing, either
 }
 
 // lease makes sure that the path of a column that is there stays for a while. It

@@ -77,7 +77,7 @@ func (d *draft) reserve(need int64) error {
 	if err != nil || need == 0 {
 		return err
 	}
-	err = uninterrupted(func() error { return unix.Fallocate(fd, 0, 0, need) })
+	err = uninterrupted(func() error { return reserveSpace(fd, need) })
 	d.reserved = err == nil
 	if errors.Is(err, unix.EOPNOTSUPP) || errors.Is(err, unix.ENOSYS) {
 		d.sync = true // what cannot be reserved must have reached the disk before it counts
@@ -137,9 +137,8 @@ func (d *draft) write(p []byte) error {
 	if n == len(p) || !d.reserved { // what was not reserved is a hole
 		return nil
 	}
-	const punch = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
 	_ = uninterrupted(func() error { // what was reserved reads as zeros in any case
-		return unix.Fallocate(int(d.file.Fd()), punch, off+int64(n), int64(len(p)-n))
+		return punchHole(int(d.file.Fd()), off+int64(n), int64(len(p)-n))
 	})
 	return nil
 }

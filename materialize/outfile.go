@@ -111,7 +111,7 @@ func rename(from, to string, force bool) error {
 	if force {
 		err = os.Rename(from, to)
 	} else {
-		err = unix.Renameat2(unix.AT_FDCWD, from, unix.AT_FDCWD, to, unix.RENAME_NOREPLACE)
+		err = renameToNew(from, to)
 		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENOSYS) { // the file system cannot
 			if err = os.Link(from, to); err == nil {
 				err = os.Remove(from)
@@ -222,7 +222,7 @@ func (h *handle) copyTo(to *os.File, at, off, n int64) error {
 	}
 	defer h.release(fd)
 	for n > 0 {
-		m, err := unix.CopyFileRange(int(fd.file.Fd()), &off, int(to.Fd()), &at, int(n), 0)
+		m, err := copyRange(int(fd.file.Fd()), &off, int(to.Fd()), &at, n)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
@@ -267,7 +267,7 @@ func checkSpace(dir string, bytes int64) error {
 	if err := unix.Statfs(dir, &st); err != nil {
 		return nil // it may still have; writing will tell
 	}
-	if free := int64(st.Bavail) * st.Bsize; free < bytes {
+	if free := int64(st.Bavail) * int64(st.Bsize); free < bytes {
 		return fmt.Errorf("%s: %.0f MB are needed, and %.0f MB are free; choose another folder", dir, float64(bytes)/1e6, float64(free)/1e6)
 	}
 	return nil

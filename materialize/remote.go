@@ -159,7 +159,7 @@ func (e *errStatus) Unwrap() error {
 	case http.StatusRequestTimeout, http.StatusGatewayTimeout:
 		return syscall.ETIMEDOUT
 	}
-	return syscall.EREMOTEIO
+	return errRemoteIO
 }
 
 // errServer is about a server that does not do what is needed of it; trying
@@ -167,7 +167,7 @@ func (e *errStatus) Unwrap() error {
 type errServer string
 
 func (e errServer) Error() string { return string(e) }
-func (e errServer) Unwrap() error { return syscall.EREMOTEIO }
+func (e errServer) Unwrap() error { return errRemoteIO }
 
 const errNoRanges = errServer("this server sends whole files alone, not ranges of them; download the file, then mount the copy")
 
