@@ -14,7 +14,7 @@ if [ "${1-}" = --try ]; then
 	trial=$2
 	shift 2
 fi
-[ $# -gt 0 ] || set -- linux/amd64 linux/arm64
+[ $# -gt 0 ] || set -- linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 
 VERSION=$(cat cmd/hipofs/VERSION)
 SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH-$(git log -1 --format=%ct)}
@@ -70,6 +70,7 @@ for platform in "$@"; do
 		done
 	fi
 	[ -z "$trial" ] || continue
+	[ "$os" = linux ] || rm -r "$tree"/usr/{sbin,lib,share/man/man8,share/doc/hipofs/slurm} # of mounts
 	install -D -m 644 "$tree/_hipofs" "$tree/usr/share/zsh/site-functions/_hipofs"
 	tarball "$tree/usr" "$name"
 	bom "$name"

@@ -6,7 +6,7 @@
 # The same commit gives the same bytes, wherever it is cloned.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- linux/amd64 linux/arm64
+[ $# -gt 0 ] || set -- linux/amd64 linux/arm64 darwin/amd64 darwin/arm64
 
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH-$(git log -1 --format=%ct)}
 umask 022

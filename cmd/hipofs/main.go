@@ -14,6 +14,7 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
+	"syscall"
 	"unicode"
 
 	"github.com/spf13/cobra"
@@ -157,6 +158,15 @@ func errorLine(err error) string {
 		return printable(pe.Path + ": " + pe.Err.Error())
 	}
 	return printable(err.Error())
+}
+
+// rootCause is what the system said.
+func rootCause(err error) error {
+	var errno syscall.Errno
+	if errors.As(err, &errno) {
+		return errno
+	}
+	return err
 }
 
 // printable escapes what would break a line or steer a terminal. Names of

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
-	"golang.org/x/sys/unix"
 
 	"github.com/hipofs/hipofs/materialize"
 )
@@ -170,6 +169,19 @@ var sizeUnits = map[string]float64{
 	"T": 1 << 40, "TIB": 1 << 40, "TB": 1e12,
 }
 
+// sizeText is a number of bytes as people say it.
+func sizeText(n int64) string {
+	units := []string{"B", "KiB", "MiB", "GiB", "TiB", "PiB"}
+	v, i := float64(n), 0
+	for v >= 1024 && i < len(units)-1 {
+		v, i = v/1024, i+1
+	}
+	if i == 0 || v >= 100 {
+		return fmt.Sprintf("%.0f %s", v, units[i])
+	}
+	return fmt.Sprintf("%.1f %s", v, units[i])
+}
+
 // duration reads 20s or 1m30s.
 func duration(d *time.Duration) func(string) error {
 	return func(s string) error {
@@ -278,15 +290,6 @@ func setFromEnvironment(flags *pflag.FlagSet) error {
 		return err
 	}
 	return setFromConfig(flags)
-}
-
-// privileged says whether this program gives its caller rights that the caller
-// does not have, by a set-user-ID bit or capabilities of its file. The caller's
-// environment then steers nothing.
-func privileged() bool {
-	const atSecure = 23 // getauxval(3)
-	vector, err := unix.Auxv()
-	return err != nil || slices.Contains(vector, [2]uintptr{atSecure, 1})
 }
 
 // setFlag sets a flag, and says what is wrong without naming it again.

@@ -156,15 +156,6 @@ func findProgram(name string) (string, error) {
 	return "", failure(statusNotExecutable, "%s: %v", name, rootCause(err))
 }
 
-// rootCause is what the system said.
-func rootCause(err error) error {
-	var errno syscall.Errno
-	if errors.As(err, &errno) {
-		return errno
-	}
-	return err
-}
-
 // exitStatus is what a shell would call the end of a process.
 func exitStatus(ws syscall.WaitStatus) int {
 	if ws.Signaled() {
