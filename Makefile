@@ -7,10 +7,10 @@ FUZZTIME ?= 30s
 DURATION ?= 1200
 LIGHT    ?= 900
 
-.PHONY: help demo test clients bench soak kills jobs mutants damage build wheels man manual package lint fuzz clean
+.PHONY: help demo test clients bench soak kills jobs mutants damage build wheels man manual package package-test lint fuzz clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-8s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 demo: ## mount a real file, read a column with NumPy, unmount; installs what it needs
 	@scripts/setup.sh demo
@@ -73,6 +73,10 @@ manual: build ## the help texts into docs/manual.md, the figures of RESULTS.md i
 package: build ## deb, rpm, tarballs, wheels, SBOMs and checksums of all platforms, build/packages
 	@scripts/setup.sh demo
 	@scripts/package.sh
+
+package-test: package ## what make package has made for this machine, installed in roots of their own, used, and removed
+	@scripts/setup.sh test
+	@HIPOFS_PACKAGES=build/packages scripts/guard.sh .venv/bin/python -m pytest integration/test_packages.py
 
 lint: ## gofmt, go vet, the linters with the rule of the layers, known vulnerabilities
 	@test -z "$$(gofmt -l .)" || { echo "not in gofmt's form:"; gofmt -l .; exit 1; }
