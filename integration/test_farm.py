@@ -1,14 +1,16 @@
 """The job scripts of packaging/slurm, with Slurm stood in for, and what is left of jobs that are killed."""
 from __future__ import annotations
 
+import ctypes
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
 
 import jobs
-from harness import ROOT, run
+from harness import GOLDEN_LZ4, PATIENCE, ROOT, Mount, data, digest, golden, load, run
 
 SCRIPTS = ROOT / "packaging" / "slurm"
 
@@ -68,3 +70,33 @@ def test_killed_jobs_leave_no_mount_no_process_and_no_broken_cache(hipofs, user)
     print(tally)
     assert not tally.wrong, "\n".join(tally.wrong)
     assert {how.split(",")[0] for how in tally.kills} == {"an array of indexing", "an analysis", "two workers"}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can mount for a test")
+def test_a_device_that_a_container_has_mounted_is_served(hipofs, env, tmp_path):
+    """As Apptainer does it for --fusemount "container:hipofs mount -f SOURCE MOUNTPOINT"."""
+    device = os.open("/dev/fuse", os.O_RDWR)
+    point = tmp_path / "mnt"
+    point.mkdir()
+    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other"
+    libc = ctypes.CDLL(None, use_errno=True)
+    assert libc.mount(b"apptainer", os.fsencode(point), b"fuse", 1, options.encode()) == 0, os.strerror(ctypes.get_errno())
+    try:
+        command = [hipofs, "mount", "-f", data(GOLDEN_LZ4), f"/dev/fd/{device}"]
+        with subprocess.Popen(command, pass_fds=[device], env=env) as p:
+            os.close(device)
+            device = -1
+            row, = (r for r in golden()[GOLDEN_LZ4] if (r.bank, r.column) == ("REC::Particle", "px"))
+            assert digest(load(point / "REC::Particle/px.npy")) == row.content
+            run("umount", point)
+            assert p.wait(PATIENCE) == 0
+    finally:
+        if device >= 0:
+            os.close(device)
+        Mount(hipofs, point, env).discard()
+
+
+def test_what_is_no_device_is_not_served(command, tmp_path):
+    done = command("mount", "-f", data(GOLDEN_LZ4), "/dev/fd/0")
+    assert done.returncode == 7 and "not an open /dev/fuse" in done.stderr
+    assert command("mount", data(GOLDEN_LZ4), "/dev/fd/x").returncode == 7

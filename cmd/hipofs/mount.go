@@ -11,12 +11,14 @@ import (
 	"path/filepath"
 	"runtime/debug"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
+	"golang.org/x/sys/unix"
 
 	"github.com/hipofs/hipofs/fs"
 	"github.com/hipofs/hipofs/materialize"
@@ -73,6 +75,7 @@ type mount struct {
 	fs    fs.Options
 
 	foreground bool
+	device     int  // /dev/fuse, mounted already by who started this process; 0: none
 	untilEOF   bool // in the foreground, for as long as standard input is open
 	quiet      bool
 	logFile    string
@@ -132,6 +135,9 @@ func (m *mount) run(args []string) error {
 		return m.runChild()
 	}
 	m.foreground = m.foreground || m.untilEOF
+	if len(args) > 1 && strings.HasPrefix(args[len(args)-1], devicePrefix) {
+		return m.serveDevice(args[:len(args)-1], args[len(args)-1])
+	}
 	sources, mountpoint, err := m.arguments(args)
 	if err != nil {
 		return err
@@ -356,10 +362,36 @@ func caseTwins(banks []*materialize.Bank) (a, b string, ok bool) {
 	return "", "", false
 }
 
+// devicePrefix is of a mount point that a container's runtime (Apptainer's
+// --fusemount) or mount.fuse has mounted already: it hands over the open device.
+const devicePrefix = "/dev/fd/"
+
+// serveDevice serves a device that was mounted by who started this process.
+func (m *mount) serveDevice(words []string, name string) error {
+	device, err := strconv.Atoi(strings.TrimPrefix(name, devicePrefix))
+	var st unix.Stat_t
+	if err != nil || unix.Fstat(device, &st) != nil || st.Mode&unix.S_IFMT != unix.S_IFCHR || uint64(st.Rdev) != unix.Mkdev(10, 229) {
+		return failure(statusMountpoint, "%s: not an open /dev/fuse, which is what a container's runtime hands over", name)
+	}
+	if !m.foreground {
+		return failure(statusUsage, "%s: what others have mounted is served in the foreground; add -f", name)
+	}
+	unix.CloseOnExec(device) // whoever has it keeps the mount's readers waiting
+	m.device = device
+	files, err := sourceFiles(words, m.stderr)
+	if err != nil {
+		return err
+	}
+	return m.serve(context.Background(), files, name, func(context.Context) error { return nil })
+}
+
 // mountAlone mounts where no other hipofs has mounted meanwhile.
 func (m *mount) mountAlone(mountpoint string, chain *materialize.Chain) (*fs.Server, error) {
 	unlock := lockMountpoint(mountpoint)
 	defer unlock()
+	if m.device > 0 {
+		return fs.Serve(m.device, "", chain, m.fs)
+	}
 	if _, err := freeMountpoint(mountpoint, mountpoint); err != nil {
 		return nil, err
 	}
