@@ -22,6 +22,9 @@ is then 1. A line that misses its bar is printed like any other. The whole table
   serve    a column of 256 MB that has been read: mapping it beside the same bytes as a plain file, through the page
            cache, the link and the kernel's passthrough; reading another that is decoded for the first time
   herd     records decoded for eight processes that read one bank at once; counted
+  ak       hipofs_ak beside oxihipo, both to awkward arrays of which every value is added up, without the time that imports
+           take: a bank; one column of it again, in the same process and in another; all banks at once, with an index;
+           the memory of the reading process, steps of 50 MB through all banks
 """
 from __future__ import annotations
 
@@ -392,9 +395,42 @@ def herd(b: Bench) -> Iterator[Row]:
               stats["records_decoded"] / records, 1)
 
 
+def by_awkward(env: dict[str, str], library: str, what: str, where: Path, *task: str) -> dict:
+    own = {"HIPOFS": str(HIPOFS), "PYTHONPATH": str(ROOT / "python")}
+    argv = [sys.executable, ROOT / "integration/benchak.py", library, what, where, *task]
+    return json.loads(subprocess.run(argv, stdout=subprocess.PIPE, check=True, env=env | own).stdout)
+
+
+def awkward(b: Bench) -> Iterator[Row]:
+    source = benchfiles.dst(b.events)
+
+    def both(what: str, *task: str, ours: Path = source, env: dict[str, str] | None = None) -> tuple[list[dict], list[dict]]:
+        pairs = [(by_awkward(env or b.env(), "hipofs_ak", what, ours, *task), by_awkward(b.env(), "oxihipo", what, source, *task))
+                 for _ in range(b.runs)]
+        agree(f"awkward, {what}", *(r for pair in pairs for r in pair))
+        return [a for a, _ in pairs], [a for _, a in pairs]
+
+    def row(what: str, ours: list[dict], theirs: list[dict], key: str, bar: float) -> Row:
+        return Row(what, s(of(ours, key)), s(of(theirs, key)), of(ours, key) / of(theirs, key), bar)
+
+    column = ("REC::Particle", "px")
+    got, want = both("bank", *column)
+    yield row("awkward arrays of one bank, beside oxihipo", got, want, "first", 1)
+    yield row("   one column of it again", got, want, "again", 1 / 50)
+    env = b.env()
+    run(HIPOFS, "index", "-q", source, env=env, timeout=600)
+    with mounted(HIPOFS, env, source) as m:
+        by_awkward(env, "hipofs_ak", "bank", m.point, *column)
+        yield row("   the same in another process", *both("again", *column, ours=m.point, env=env), "seconds", 1 / 50)
+    got = [by_awkward(env, "hipofs_ak", "everything", source) for _ in range(b.runs)]
+    yield Row("   all banks, none of them read; ms", f"{of(got, 'seconds') * 1000:.1f}", "", of(got, "seconds") * 1000, 50, unit="ms")
+    got, want = both("iterate", env=env)
+    yield Row("   memory for steps through all banks", mb(of(got, "peak")), mb(of(want, "peak")), of(got, "peak") / 1e6, 300, unit="MB")
+
+
 LINES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "pass": passes, "column": column, "bank": bank, "rec": rec, "codecs": codecs, "files": files, "size": size,
-    "slices": slices, "bytes": bytes_read, "chain": chain, "serve": serve, "herd": herd}
+    "slices": slices, "bytes": bytes_read, "chain": chain, "serve": serve, "herd": herd, "ak": awkward}
 
 
 # ---------------------------------------------------------------- the table
