@@ -4,6 +4,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+import warnings
 from pathlib import Path
 
 import awkward as ak
@@ -221,6 +222,8 @@ def test_root_reads_the_arrays_or_is_said_to_be_missing(file, chain):
             with pytest.raises(ImportError, match=r"^ROOT is not installed: pip install 'hipofs\[root\]'$"):
                 wanted()
         return
+    with warnings.catch_warnings(action="ignore"):
+        import ROOT  # noqa: F401  (says of its wheel that it is of alpha quality)
     px = chain.array("REC::Particle", "px")
     df = file.rdataframe("REC::Particle", ["px"])
     assert df.Count().GetValue() == len(px)
