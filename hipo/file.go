@@ -107,8 +107,10 @@ func (f *File) errorf(off int64, format string, args ...any) *FormatError {
 
 // readAt fills p from position off. The caller has compared off and len(p)
 // with the size, so that less means that the file is not what it was.
-func (f *File) readAt(p []byte, off int64) error {
-	n, err := f.r.ReadAt(p, off)
+func (f *File) readAt(p []byte, off int64) error { return f.readFrom(f.r, p, off) }
+
+func (f *File) readFrom(r io.ReaderAt, p []byte, off int64) error {
+	n, err := r.ReadAt(p, off)
 	switch {
 	case n == len(p):
 		return nil

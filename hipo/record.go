@@ -3,6 +3,7 @@ package hipo
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"iter"
 	"math"
 	"slices"
@@ -20,6 +21,8 @@ type Record struct {
 	// (Whole), and those of each stream that is read, with its number. What it
 	// returns ends the reading.
 	Check func(part int, stored []byte) error
+
+	From io.ReaderAt // where the file's bytes are read; nil: in the file
 
 	BytesRead     int64 // from the file, for this record
 	BytesInflated int64
@@ -89,14 +92,7 @@ func (f *File) read(h RecordHeader, number int, rec *Record) error {
 }
 
 func (f *File) start(h RecordHeader, number int, rec *Record) error {
-	rec.f, rec.Header, rec.number = f, h, number
-	rec.BytesRead, rec.BytesInflated, rec.Streams = 0, 0, 0
-	rec.inflater.limit = f.limit + slack
-	if len(rec.Banks) > maxSlots {
-		rec.Banks, rec.slots = nil, slots{}
-	}
-	rec.forget()
-	rec.next = 0
+	rec.begin(f, h, number)
 	if h.Split() {
 		return rec.readDirectory()
 	}
@@ -127,6 +123,18 @@ func (f *File) start(h RecordHeader, number int, rec *Record) error {
 	rec.at = int(h.eventsAt())
 	rec.Tags = resizeTags(rec.Tags, int(h.Events))
 	return nil
+}
+
+// begin forgets the record before.
+func (rec *Record) begin(f *File, h RecordHeader, number int) {
+	rec.f, rec.Header, rec.number = f, h, number
+	rec.BytesRead, rec.BytesInflated, rec.Streams = 0, 0, 0
+	rec.inflater.limit = f.limit + slack
+	if len(rec.Banks) > maxSlots {
+		rec.Banks, rec.slots = nil, slots{}
+	}
+	rec.forget()
+	rec.next = 0
 }
 
 func resizeTags(tags []uint32, n int) []uint32 {
@@ -184,7 +192,11 @@ func (rec *Record) check(part int, stored []byte) error {
 
 func (rec *Record) readAt(p []byte, off int64) error {
 	rec.BytesRead += int64(len(p))
-	if err := rec.f.readAt(p, off); err != nil {
+	from := rec.From
+	if from == nil {
+		from = rec.f.r
+	}
+	if err := rec.f.readFrom(from, p, off); err != nil {
 		if fe, ok := err.(*FormatError); ok {
 			return rec.errorf("%s", fe.Msg)
 		}

@@ -45,6 +45,7 @@ type split struct {
 	out       []byte // memory for one stream
 	shuffled  []byte // memory for one byte-split stream
 	stored    []byte // memory for one stream as it lies in the file
+	banks     []int  // places in Record.Banks, in the order of the directory
 }
 
 type stream struct {
@@ -210,6 +211,7 @@ func (rec *Record) parseDirectory(by layout, ver uint8, nb, ne int, base, begin,
 		rec.Tags[e] = le.Uint32(tagWords[4*e:])
 	}
 
+	s.banks = s.banks[:0]
 	first := 0
 	var previous key
 	for b := range nb {
@@ -224,7 +226,9 @@ func (rec *Record) parseDirectory(by layout, ver uint8, nb, ne int, base, begin,
 		if formats != nil {
 			format = formats[b]
 		}
-		bank := &rec.Banks[rec.slot(k)]
+		slot := rec.slot(k)
+		s.banks = append(s.banks, slot)
+		bank := &rec.Banks[slot]
 		bank.stream, bank.columns = first, 0
 		if by == layoutColumn {
 			bank.columns = int(le.Uint16(columns[2*b:]))
@@ -290,6 +294,80 @@ func (rec *Record) checkStreams(k key, bank *Bank, streams []stream, sum int64, 
 		}
 	}
 	return nil
+}
+
+// A Directory stands for that of a split record, so far as it is about some of
+// the banks: what somebody has kept of it who has read it before.
+type Directory struct {
+	Streams []Stream        // all of the record, in order
+	Banks   []DirectoryBank // those that are to be read
+}
+
+// Stream is what a directory says of a stream.
+type Stream struct {
+	Off      int64 // in the file
+	Stored   uint32
+	Inflated uint32
+	Encoding uint8
+}
+
+// DirectoryBank is what a directory says of a bank.
+type DirectoryBank struct {
+	Group   uint16
+	Item    uint8
+	Stream  int    // number of its first
+	Columns int    // how many are stored apart; 0: the bank lies in one piece
+	Format  bool   // it is composite
+	Spans   []Span // by event, ascending
+}
+
+// RestoreRecord is StartRecord for split record i, whose directory is known. It
+// reads nothing, and leaves Tags empty. What is wrong with the directory shows
+// when streams are read, or here.
+func (f *File) RestoreRecord(i int, rec *Record, d *Directory) error {
+	h := f.Records[i]
+	rec.begin(f, h, i)
+	if !h.Split() {
+		return rec.errorf("it is not split")
+	}
+	rec.raw, rec.Tags = rec.raw[:0], rec.Tags[:0]
+	s := &rec.split
+	s.streams, s.banks = s.streams[:0], s.banks[:0]
+	for j, st := range d.Streams {
+		if st.Off < h.Off+int64(h.header) || st.Off+int64(st.Stored) > h.Off+h.Length || int64(st.Inflated) > f.limit || st.Encoding&15 > encodingSplit {
+			return rec.errorf("stream %d cannot be where it is said to be", j)
+		}
+		s.streams = append(s.streams, stream{off: st.Off, stored: st.Stored, inflated: st.Inflated, encoding: st.Encoding})
+	}
+	for _, b := range d.Banks {
+		if b.Stream < 0 || b.Stream+max(1, b.Columns) > len(s.streams) {
+			return rec.errorf("it has no stream %d", b.Stream)
+		}
+		slot := rec.slot(makeKey(b.Group, b.Item))
+		s.banks = append(s.banks, slot)
+		bank := &rec.Banks[slot]
+		bank.stream, bank.columns = b.Stream, b.Columns
+		bank.Spans = append(bank.Spans[:0], b.Spans...)
+	}
+	return nil
+}
+
+// Directory gives what the record's directory says, without the spans of its
+// banks. The record must have been read, not restored.
+func (rec *Record) Directory() Directory {
+	s := &rec.split
+	d := Directory{Streams: make([]Stream, len(s.streams)), Banks: make([]DirectoryBank, len(s.banks))}
+	for i, st := range s.streams {
+		d.Streams[i] = Stream{st.off, st.stored, st.inflated, st.encoding}
+	}
+	for i, slot := range s.banks {
+		b := &rec.Banks[slot]
+		d.Banks[i] = DirectoryBank{
+			Group: b.Group, Item: b.Item, Stream: b.stream, Columns: b.columns,
+			Format: len(b.Spans) > 0 && b.Spans[0].Format != 0,
+		}
+	}
+	return d
 }
 
 // StreamCount is how many streams the record has, if it is split.

@@ -1,10 +1,13 @@
 """A web server with the faults that servers have: webserver.py FOLDER prints its port, and serves until its input ends.
 
-/FAULT/NAME is the file NAME with that fault, /plain/NAME without one. /.seen gives what was asked for since the last look,
+/FAULT/NAME is the file NAME with that fault, /plain/NAME without one, /bucket/KEY one of a bucket, for whose requests a signature
+with the secret "key" is asked. /.seen gives what was asked for since the last look,
 as JSON; /.etag/TAG changes the tag of all files.
 """
 from __future__ import annotations
 
+import hashlib
+import hmac
 import http.server
 import json
 import re
@@ -110,6 +113,21 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def login(self, *a):
         if self.headers.get("Authorization") != "Basic dXNlcjpzM2NyM3Q=" or "token=s3cr3t" not in self.path:
             return self.send(401, b"")
+        self.plain(*a)
+
+    def bucket(self, *a):
+        """Signature version 4, as Amazon's documentation has it."""
+        where, signed, given = re.fullmatch(r"AWS4-HMAC-SHA256 Credential=id/(\S+), SignedHeaders=(\S+), Signature=(\S+)",
+                                            self.headers.get("Authorization", "")).groups()
+        day, region, service, last = where.split("/")
+        lines = [self.command, self.path, "", *(f"{h}:{self.headers[h].strip()}" for h in signed.split(";")), "", signed,
+                 self.headers["x-amz-content-sha256"]]
+        digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+        key = b"AWS4key"
+        for part in (day, region, service, last, f"AWS4-HMAC-SHA256\n{self.headers['x-amz-date']}\n{where}\n{digest}"):
+            key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+        if key.hex() != given or {"host", "range", "x-amz-date", "x-amz-content-sha256"} - set(signed.split(";")):
+            return self.send(403, b"<Error><Code>SignatureDoesNotMatch</Code></Error>")
         self.plain(*a)
 
     def log_message(self, *a):

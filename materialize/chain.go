@@ -137,9 +137,10 @@ type source struct {
 	byIndex    bool                  // the tables are those of an index, also of one that was dropped since
 	contrary   atomic.Pointer[error] // file and index contradict each other: nothing of it is served any more
 
-	sumMu sync.Mutex
-	sums  []recordSums // by record; nil where no index is read or written
-	news  atomic.Bool  // the index lacks something of sums or verified
+	sumMu   sync.Mutex
+	sums    []recordSums // by record; nil where no index is read or written
+	layouts []splitLayout
+	news    atomic.Bool // the index lacks something of sums or verified
 
 	mu       sync.Mutex
 	pass     *pass               // the last; nil: there was none, or it could not read the file

@@ -259,7 +259,7 @@ func (k *checker) compareWith(head *indexHead, path string, o CheckOptions) erro
 		}
 		differs(-1, last, "the end of the file is not the one that was indexed%s", onPurpose)
 	}
-	s.sums = make([]recordSums, len(s.file.Records))
+	s.sums, s.layouts = make([]recordSums, len(s.file.Records)), head.layouts
 	at := 0 // in the file's records, which are in the order of their places, too
 	for i := range indexed.Records {
 		off := indexed.Records[i].Off
@@ -285,7 +285,7 @@ func (k *checker) records(ctx context.Context, threads int) error {
 			break
 		}
 		g.Go(func() error {
-			return s.chain.m.withDecoder(gctx, s, &s.runs[r], func(d *decoder) error { return k.record(d, r) })
+			return s.chain.m.withRun(gctx, s, int32(r), reading{}, func(d *decoder, got *fetched) error { return k.record(d, got, r) })
 		})
 	}
 	if err := cmp.Or(g.Wait(), ctx.Err()); err != nil {
@@ -301,9 +301,9 @@ func (k *checker) records(ctx context.Context, threads int) error {
 
 // record reads one record whole, and looks whether its banks are whole rows. An
 // error says that the file cannot be read.
-func (k *checker) record(d *decoder, r int) error {
+func (k *checker) record(d *decoder, got *fetched, r int) error {
 	s := k.src
-	out, err := d.decode(s, int32(r), func(bankID, *hipo.Schema) []bool { return nil }, s.chain.m.note)
+	out, err := d.decode(s, int32(r), func(bankID, *hipo.Schema) []bool { return nil }, got, s.chain.m.note)
 	if unread(err) {
 		return err
 	}

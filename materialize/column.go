@@ -328,7 +328,7 @@ func (s *source) verifyColumn(ctx context.Context, k columnKey) error {
 	}
 	m := s.chain.m
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(m.threads)
+	g.SetLimit(max(m.threads, s.handle.abreast()))
 	for r := range s.runs {
 		if !s.runs[r].split || t.in(r) == 0 {
 			continue
@@ -841,7 +841,7 @@ func (b *Bank) lookAhead(x stretch, column int32, w wants) {
 	m := b.view.chain.m
 	// Twice the decodes that can run at once keeps them busy; what is decoded
 	// ahead must not push out what is being read.
-	ahead := int64(2 * m.threads)
+	ahead := int64(max(2*m.threads, x.source.handle.abreast()))
 	if n := b.view.narrow; n != nil {
 		n.lookAhead(b, x.r, column, ahead)
 		return

@@ -192,7 +192,7 @@ func (s *source) count() error {
 	found := s.soFar
 
 	g, ctx := errgroup.WithContext(s.ctx)
-	g.SetLimit(m.threads)
+	g.SetLimit(max(m.threads, s.handle.abreast()))
 	var begun int64
 	for r := range s.runs {
 		if found.done[r] {
@@ -212,8 +212,8 @@ func (s *source) count() error {
 		}
 		begun += s.runs[r].data
 		g.Go(func() error {
-			return m.withDecoder(ctx, s, &s.runs[r], func(d *decoder) error {
-				out, err := d.decode(s, int32(r), m.passWants(s, &s.runs[r]), m.note)
+			return m.withRun(ctx, s, int32(r), reading{}, func(d *decoder, got *fetched) error {
+				out, err := d.decode(s, int32(r), m.passWants(s, &s.runs[r]), got, m.note)
 				if err != nil {
 					s.chain.faults.add(err)
 					if unread(err) {

@@ -155,6 +155,7 @@ type decoder struct {
 
 	src    *source
 	run    *run
+	got    *fetched
 	r      int32 // its number
 	number int   // of the record at hand in its file
 	base   int64 // number in the run of its first entry
@@ -165,16 +166,21 @@ type decoder struct {
 // decode reads the records of run r and gathers what is wanted. An error means
 // that a record is damaged or unreadable; a bank that is damaged alone has its
 // part's err. After each record, count sees what it took.
-func (d *decoder) decode(src *source, r int32, want wanted, count func(*hipo.Record)) (*decoded, error) {
+//
+// A source that a server has is read ahead: got is what there is of the run.
+func (d *decoder) decode(src *source, r int32, want wanted, got *fetched, count func(*hipo.Record)) (*decoded, error) {
 	d.src, d.run, d.r, d.base = src, src.runAt(r), r, 0
 	if err := src.confirm(); err != nil {
 		return nil, err
 	}
-	d.rec.Check = nil
+	d.rec.Check, d.rec.From, d.got = nil, nil, got
+	if got != nil {
+		d.rec.From = got
+	}
 	if src.sums != nil {
 		d.rec.Check = func(part int, stored []byte) error {
 			d.seen = true
-			return src.checkStored(d.number, &d.rec, part, stored)
+			return src.checkStored(d.number, part, stored)
 		}
 	}
 	d.out.parts = d.out.parts[:0]
@@ -207,7 +213,7 @@ func (d *decoder) decode(src *source, r int32, want wanted, count func(*hipo.Rec
 // gatherRecord reads the record at hand and adds it to the parts, block by block.
 func (d *decoder) gatherRecord(want wanted) error {
 	d.seen = false
-	if err := d.src.file.StartRecord(d.number, &d.rec); err != nil {
+	if err := d.start(); err != nil {
 		if !d.seen {
 			err = d.src.sinceIndexed(d.number, err)
 		}
@@ -238,6 +244,18 @@ func (d *decoder) gatherRecord(want wanted) error {
 		return d.readStreams()
 	}
 	return nil
+}
+
+// start reads the beginning of the record at hand, or takes what is known of it.
+func (d *decoder) start() error {
+	if d.got != nil && d.got.directories != nil {
+		return d.src.file.RestoreRecord(d.number, &d.rec, &d.got.directories[d.number-d.run.first])
+	}
+	err := d.src.file.StartRecord(d.number, &d.rec)
+	if err == nil && d.run.split && d.src.sums != nil {
+		d.src.noteDirectory(d.number, &d.rec)
+	}
+	return err
 }
 
 // readStreams reads the streams of a split record for their checksums.

@@ -60,8 +60,8 @@ func (c *Chain) Event(ctx context.Context, entry int64) (*Event, error) {
 	}
 	ev.Number, ev.RecordTag = int(at), s.file.Records[ev.Record].UserTag
 	alone := s.recordRun(ev.Record)
-	err := c.m.withDecoder(ctx, s, s.runAt(alone), func(d *decoder) error {
-		out, err := d.decode(s, alone, all, c.m.note)
+	err := c.m.withRun(ctx, s, alone, reading{}, func(d *decoder, got *fetched) error {
+		out, err := d.decode(s, alone, all, got, c.m.note)
 		if err != nil {
 			return err
 		}

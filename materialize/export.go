@@ -423,8 +423,8 @@ func (e *exporting) decode(ctx context.Context, k *keptRun) (*exportRun, error) 
 		}
 		return nil
 	}
-	err := m.withDecoder(ctx, s, x.run, func(d *decoder) error {
-		out, err := d.decode(s, k.run, want, m.note)
+	err := m.withRun(ctx, s, k.run, reading{want: want}, func(d *decoder, got *fetched) error {
+		out, err := d.decode(s, k.run, want, got, m.note)
 		if err != nil {
 			return err
 		}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	iofs "io/fs"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -20,7 +21,9 @@ import (
 
 // An index is what one pass over a file has found out, so that it need never be
 // made again. It is a hint: whatever it says is compared with the file's bytes
-// when they are read.
+// when they are read; of a file that a server has, whose index nobody else can
+// have written, the counts and the places of streams that have their checksums are
+// believed, so that no directory is fetched.
 //
 //	magic "HIPOFSIX" | version u32 | head length u32 | file length u64 | XXH3 of the head u64
 //	head      identity, outline, checksums, banks, places of the blocks
@@ -29,7 +32,7 @@ import (
 // Numbers in the head are varints unless a size is said.
 const (
 	indexMagic   = "HIPOFSIX"
-	indexVersion = 2 // also of makeRuns and makeGroups, which decide what the sums mean
+	indexVersion = 3 // also of makeRuns and makeGroups, which decide what the sums mean
 	indexHeader  = 32
 	maxIndexHead = 1 << 28
 
@@ -79,10 +82,21 @@ func groupOf(groups []group, r int) int {
 }
 
 // recordSums are the XXH3 checksums of a record's stored bytes: all of them or,
-// of a split record, its head and each of its streams.
+// of a split record, its head and each of its streams; and where these are.
 type recordSums struct {
 	whole   sum
-	streams []sum // nil while none is known
+	streams []storedStream // nil while its directory has not been read
+	head    uint32         // where its streams begin, from its beginning
+	layout  uint32         // which streams there are: a place in the source's layouts
+}
+
+// storedStream is a stream of a split record as it lies in the file. Each begins
+// where the one before ends.
+type storedStream struct {
+	xxh3     uint64
+	length   uint32
+	encoding uint8
+	known    bool // the checksum
 }
 
 // sum is a checksum, and whether it is known.
@@ -124,6 +138,7 @@ type indexHead struct {
 	records          []byte // zstd
 	recordsLength    int64
 	sums             []recordSums
+	layouts          []splitLayout
 	groups           int
 	tables           []indexTable
 	tags             []block     // by group
@@ -171,6 +186,25 @@ func (r *headReader) fixed() uint64 {
 	return v
 }
 
+func (r *headReader) num32() uint32 {
+	v := r.num()
+	if v > math.MaxUint32 {
+		r.fail()
+		return 0
+	}
+	return uint32(v)
+}
+
+func (r *headReader) byte() uint8 {
+	if len(r.b) == 0 {
+		r.fail()
+		return 0
+	}
+	b := r.b[0]
+	r.b = r.b[1:]
+	return b
+}
+
 // count reads a number of things that take at least size bytes each.
 func (r *headReader) count(size int) int {
 	n := r.num()
@@ -208,14 +242,23 @@ func (h *indexHead) encode() []byte {
 	for _, s := range h.sums {
 		w.fixed(s.whole.xxh3)
 		w.num(int64(len(s.streams)))
+		if len(s.streams) > 0 {
+			w.num(int64(s.head))
+			w.num(int64(s.layout))
+		}
 		for _, t := range s.streams {
+			w.num(int64(t.length))
 			if t.known {
-				w.b = append(w.b, 1)
+				w.b = append(w.b, 1, t.encoding)
 				w.fixed(t.xxh3)
 			} else {
-				w.b = append(w.b, 0)
+				w.b = append(w.b, 0, t.encoding)
 			}
 		}
+	}
+	w.num(int64(len(h.layouts)))
+	for _, l := range h.layouts {
+		w.text(string(l))
 	}
 	w.num(int64(h.groups))
 	w.num(int64(len(h.tables)))
@@ -276,18 +319,22 @@ func parseHead(b []byte, off, end int64) (*indexHead, error) {
 	for i := range h.sums {
 		s := &h.sums[i]
 		s.whole = sum{r.fixed(), true}
-		if n := r.count(1); n > 0 {
-			s.streams = make([]sum, n)
+		if n := r.count(3); n > 0 {
+			s.streams = make([]storedStream, n)
+			s.head, s.layout = r.num32(), r.num32()
 		}
 		for j := range s.streams {
-			switch r.num() {
-			case 0:
-			case 1:
-				s.streams[j] = sum{r.fixed(), true}
-			default:
-				r.fail()
+			t := &s.streams[j]
+			t.length = r.num32()
+			t.known, t.encoding = r.byte() != 0, r.byte()
+			if t.known {
+				t.xxh3 = r.fixed()
 			}
 		}
+	}
+	h.layouts = make([]splitLayout, r.count(1))
+	for i := range h.layouts {
+		h.layouts[i] = splitLayout(r.text())
 	}
 	h.groups = r.count(1)
 	h.tables = make([]indexTable, r.count(8))

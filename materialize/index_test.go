@@ -426,9 +426,10 @@ func FuzzCounts(f *testing.F) {
 func FuzzIndexHead(f *testing.F) {
 	h := &indexHead{
 		header: []byte("HIPO"), groups: 1, tags: []block{{length: 3}}, counts: [][]block{{{length: 2}}},
-		sums:   []recordSums{{whole: sum{1, true}, streams: []sum{{2, true}, {}}}},
-		tables: []indexTable{{name: "REC::Particle", filled: 2, rows: []int64{5}, decoded: []int64{0}}},
-		asked:  [][2]string{{"REC::Particle", "px"}},
+		sums:    []recordSums{{whole: sum{1, true}, streams: []storedStream{{2, 7, 0x41, true}, {}}, head: 90}},
+		layouts: []splitLayout{"\x2c\x01\x1f\x00\x02\x00"},
+		tables:  []indexTable{{name: "REC::Particle", filled: 2, rows: []int64{5}, decoded: []int64{0}}},
+		asked:   [][2]string{{"REC::Particle", "px"}},
 	}
 	f.Add(h.encode())
 	f.Fuzz(func(t *testing.T, b []byte) {

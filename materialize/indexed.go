@@ -93,7 +93,7 @@ func (s *source) adopt(head *indexHead, path string) error {
 	if err != nil {
 		return err
 	}
-	s.sums, s.tables, s.verified, s.byIndex = head.sums, tables, verified, true
+	s.sums, s.layouts, s.tables, s.verified, s.byIndex = head.sums, head.layouts, tables, verified, true
 	s.index.Store(idx)
 	return nil
 }
@@ -107,7 +107,7 @@ func (s *source) understand(head *indexHead, path string) (*saved, map[bankID]*t
 		return fail(errIndex)
 	}
 	for i := range head.sums {
-		if head.sums[i].streams != nil && !s.file.Records[i].Split() {
+		if x := &head.sums[i]; x.streams != nil && !x.fits(&s.file.Records[i], head.layouts) {
 			return fail(errIndex)
 		}
 	}

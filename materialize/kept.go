@@ -380,7 +380,7 @@ func (n *narrowing) verify(ctx context.Context, col *Column, key columnKey) erro
 	c := n.chosen.Load()
 	b, m := col.bank, n.of.chain.m
 	g, gctx := errgroup.WithContext(ctx)
-	g.SetLimit(m.threads)
+	g.SetLimit(max(m.threads, n.of.chain.abreast()))
 	for r := range c.runs {
 		k := &c.runs[r]
 		if b.rows[r+1] == b.rows[r] || !k.source.runAt(k.run).split {

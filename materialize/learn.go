@@ -13,7 +13,10 @@ func (s *source) learn(head *indexHead) {
 	for i := range head.sums {
 		theirs, ours := &head.sums[i], s.sums[i].streams
 		if theirs.streams == nil {
-			theirs.streams = ours
+			*theirs = s.sums[i]
+			if l := s.sums[i].layout; ours != nil && l != noLayout {
+				theirs.layout = addLayout(&head.layouts, s.layouts[l])
+			}
 			continue
 		}
 		for j := range min(len(ours), len(theirs.streams)) {

@@ -343,8 +343,8 @@ func TestHeadOfManyBlocksIsRefusedBeforeItTakesMemory(t *testing.T) {
 	for range 6 {
 		w.fixed(0)
 	}
-	for range 6 {
-		w.num(0) // header, dictionary, records, their lengths, sums
+	for range 7 {
+		w.num(0) // header, dictionary, records, their lengths, sums, layouts
 	}
 	w.num(groups)
 	w.num(tables)

@@ -29,6 +29,8 @@ type materializer struct {
 	passes   passes
 	room     *semaphore.Weighted // bytes of records being decoded
 	roomAll  int64
+	fetching *semaphore.Weighted // bytes that were fetched for decodes to come
+	fetchAll int64
 	inflated int64 // bytes of all events and streams of the chain
 
 	mu       sync.Mutex
@@ -67,6 +69,10 @@ func newMaterializer(c *Chain, memory int64, threads int) *materializer {
 	if c.prefetches {
 		aside = min(memory/4, need)
 	}
+	var fetch int64 // beside both, what is on its way from servers
+	if c.abreast() > 1 {
+		fetch = min(memory/4, mostFetched)
+	}
 	for _, s := range c.sources {
 		s.places = make(chan struct{}, threads)
 	}
@@ -76,9 +82,10 @@ func newMaterializer(c *Chain, memory int64, threads int) *materializer {
 	}
 	return &materializer{
 		looks: looks,
-		chain: c, chunks: newChunks(memory - room - aside), threads: threads,
+		chain: c, chunks: newChunks(memory - room - aside - fetch), threads: threads,
 		inflated: inflated, workers: make(chan struct{}, threads), waiters: newWaiters(),
 		room: semaphore.NewWeighted(max(room, 1)), roomAll: max(room, 1),
+		fetching: semaphore.NewWeighted(max(fetch, 1)), fetchAll: max(fetch, 1),
 		flights: map[flightKey][]*flight{}, askedFor: map[columnKey]bool{}, finished: map[columnKey]bool{},
 	}
 }
@@ -103,6 +110,16 @@ func (m *materializer) withDecoder(ctx context.Context, s *source, r *run, f fun
 	}
 	defer p.leave()
 	return m.lendDecoder(r, f)
+}
+
+// withRun calls f with a decoder, and with what was fetched of a run.
+func (m *materializer) withRun(ctx context.Context, s *source, r int32, what reading, f func(*decoder, *fetched) error) error {
+	got, err := m.fetch(ctx, s, r, what)
+	if err != nil {
+		return err
+	}
+	defer m.release(got)
+	return m.withDecoder(ctx, s, s.runAt(r), func(d *decoder) error { return f(d, got) })
 }
 
 // lendDecoder calls f with a decoder.
@@ -163,7 +180,8 @@ type flight struct {
 	gives   func(chunkKey) bool // whether it gathers a chunk of content
 	cancel  context.CancelFunc
 	done    chan struct{}
-	waiters int // under materializer.mu
+	partial bool // it may know nothing of other banks than those it gathers
+	waiters int  // under materializer.mu
 
 	chunks map[chunkKey][]byte // once done
 	found  []*looked
@@ -171,11 +189,11 @@ type flight struct {
 	err    error
 }
 
-// covers reports whether the flight gives a chunk. Every decode gives the ends
-// of all banks, and the tags.
+// covers reports whether the flight gives a chunk. A decode gives the ends of all
+// banks, and the tags, unless it is partial.
 func (f *flight) covers(k chunkKey) bool {
 	if k.column == endsColumn || k.bank == tagsBank {
-		return true
+		return !f.partial
 	}
 	return f.gives(k)
 }
@@ -405,7 +423,7 @@ func (m *materializer) launch(s *source, k chunkKey, w wants, fly func(context.C
 	}
 	ctx, cancel := context.WithCancel(m.chain.ctx)
 	want, gives := w(s, k)
-	f := &flight{want: want, gives: gives, cancel: cancel, done: make(chan struct{})}
+	f := &flight{want: want, gives: gives, cancel: cancel, done: make(chan struct{}), partial: s.restores(k)}
 	m.flights[fk] = append(m.flights[fk], f)
 	m.chain.work.Go(func() {
 		if err := m.chain.guard(func() error { fly(ctx, s, k, f); return nil }); err != nil {
@@ -508,13 +526,15 @@ func (m *materializer) flightWants(s *source, k chunkKey) map[bankID][]bool {
 
 // fly decodes the run for a reader, and keeps what it gave.
 func (m *materializer) fly(ctx context.Context, s *source, k chunkKey, f *flight) {
-	f.err = m.withDecoder(ctx, s, s.runAt(k.run), func(d *decoder) error { return m.gather(d, s, k, f) })
+	f.err = m.withRun(ctx, s, k.run, reading{f.want, f.partial}, func(d *decoder, got *fetched) error { return m.gather(d, s, k, f, got) })
 	if f.err != nil {
 		return
 	}
-	m.mu.Lock()
-	m.looks.Add(flightKey{k.source, k.run}, f.found)
-	m.mu.Unlock()
+	if !f.partial {
+		m.mu.Lock()
+		m.looks.Add(flightKey{k.source, k.run}, f.found)
+		m.mu.Unlock()
+	}
 	// What is asked for next comes last, so that it is there the longest.
 	for ck, b := range f.chunks {
 		if ck.bank != k.bank {
@@ -533,8 +553,14 @@ func (m *materializer) fly(ctx context.Context, s *source, k chunkKey, f *flight
 
 // flyAside does the same for no reader: beside the decodes that readers wait
 // for, and keeping what needs nothing else to go.
-func (m *materializer) flyAside(_ context.Context, s *source, k chunkKey, f *flight) {
-	f.err = m.lendDecoder(s.runAt(k.run), func(d *decoder) error { return m.gather(d, s, k, f) })
+func (m *materializer) flyAside(ctx context.Context, s *source, k chunkKey, f *flight) {
+	got, err := m.fetch(ctx, s, k.run, reading{f.want, f.partial})
+	if err != nil {
+		f.err = err
+		return
+	}
+	defer m.release(got)
+	f.err = m.lendDecoder(s.runAt(k.run), func(d *decoder) error { return m.gather(d, s, k, f, got) })
 	if f.err != nil {
 		return
 	}
@@ -544,13 +570,21 @@ func (m *materializer) flyAside(_ context.Context, s *source, k chunkKey, f *fli
 }
 
 // gather decodes the run into a flight's chunks.
-func (m *materializer) gather(d *decoder, s *source, k chunkKey, f *flight) error {
-	out, err := d.decode(s, k.run, f.want, m.note)
+func (m *materializer) gather(d *decoder, s *source, k chunkKey, f *flight, got *fetched) error {
+	out, err := d.decode(s, k.run, f.want, got, m.note)
+	if _, damage := errors.AsType[*hipo.FormatError](err); damage && !errors.Is(err, ErrChanged) && got.restored() {
+		// The index may be wrong about where streams are; the directory is not.
+		got.directories = nil
+		out, err = d.decode(s, k.run, f.want, got, m.note)
+	}
 	if err != nil {
 		m.chain.faults.add(err)
 		return err
 	}
-	f.chunks = map[chunkKey][]byte{{k.source, k.run, tagsBank, 0}: out.tags}
+	f.chunks = map[chunkKey][]byte{}
+	if !got.restored() {
+		f.chunks[chunkKey{k.source, k.run, tagsBank, 0}] = out.tags
+	}
 	f.faults = map[bankID]error{}
 	for i := range out.parts {
 		p := &out.parts[i]

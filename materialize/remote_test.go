@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -22,6 +23,7 @@ type fileServer struct {
 	content  []byte
 	etag     atomic.Value // string
 	requests atomic.Int64
+	mu       sync.Mutex                                                 // for tests
 	spoil    func(n int64, w http.ResponseWriter, r *http.Request) bool // nil, or false: the answer is as it should be
 }
 
@@ -65,7 +67,7 @@ func telling(n int) []byte {
 }
 
 func TestAFileOfAServerIsTheLocalOne(t *testing.T) {
-	for _, tag := range []int{1, 7, 9} {
+	for _, tag := range []int{1, 4, 5, 7, 8, 9, 10, 12, 13, 14} {
 		name, want := large(t, tag)
 		content, err := os.ReadFile(name)
 		if err != nil {
@@ -87,6 +89,118 @@ func TestAFileOfAServerIsTheLocalOne(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// Of a file that is indexed one column is fetched stream by stream, and nothing
+// else is.
+func TestAColumnIsFetchedWithoutDirectories(t *testing.T) {
+	for _, tt := range []struct{ tag, column int }{{8, 1}, {10, 3}, {5, 0}, {13, 2}, {1, 1}} {
+		name, want := large(t, tt.tag)
+		content, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := serveFile(t, content)
+		dir := t.TempDir()
+		err = Index(t.Context(), []string{s.URL + "/run.hipo"}, IndexOptions{Dir: dir}, func(r Indexed) {
+			if r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := open(t, Options{IndexDir: dir}, s.URL+"/run.hipo")
+		var asks []extent
+		s.spoil = func(_ int64, _ http.ResponseWriter, r *http.Request) bool {
+			from, length, _ := asked(r)
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			asks = append(asks, extent{off: from, length: length})
+			return false
+		}
+		b := bank(t, c.View(), "T::b2")
+		col := b.Columns[tt.column]
+		var plan []extent
+		err = c.Plan(t.Context(), b.Name, col.Name, 0, c.View().Entries(), func(r Range) error {
+			if r.What != "directory" {
+				plan = append(plan, extent{off: r.Off, length: r.Length})
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		asks = nil
+		if got, _ := readAll(t, col); !bytes.Equal(got, want[b.Name+"/"+col.Name]) {
+			t.Errorf("tag %d: %s differs from what was written", tt.tag, col.Name)
+		}
+		needed, fetched := int64(0), int64(0)
+		for _, x := range join(plan) {
+			needed += x.length
+		}
+		for _, x := range asks {
+			fetched += x.length
+		}
+		most := max(len(join(plan)), len(c.sources[0].runs))
+		if len(asks) > most || fetched > needed {
+			t.Errorf("tag %d: %d requests for %d bytes, want %d and %d", tt.tag, len(asks), fetched, most, needed)
+		}
+		if offsets := ints(t, b.Offsets()); offsets[len(offsets)-1] != c.View().chain.m.rows[b.id] {
+			t.Errorf("tag %d: the last offset is %d", tt.tag, offsets[len(offsets)-1])
+		}
+	}
+}
+
+// An index that puts streams elsewhere, with the right checksums, yields no wrong
+// values: the directory says where they are.
+func TestAnIndexThatPutsStreamsElsewhereIsNotBelieved(t *testing.T) {
+	name, want := large(t, 8)
+	content, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := serveFile(t, content)
+	dir := t.TempDir()
+	address := s.URL + "/run.hipo"
+	for _, lie := range []func(x *recordSums){
+		func(x *recordSums) { x.streams[0].length++; x.streams[1].length-- },
+		func(x *recordSums) { x.head -= 4; x.streams[0].length += 4 },
+	} {
+		if err := Index(t.Context(), []string{address}, IndexOptions{Dir: dir}, func(Indexed) {}); err != nil {
+			t.Fatal(err)
+		}
+		path := IndexPath(dir, address)
+		all, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		head, blocks, err := parseIndex(all)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range head.sums {
+			lie(&head.sums[i])
+		}
+		if err := writeIndex(path, head, blocks, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		c := open(t, Options{IndexDir: dir}, address)
+		for _, b := range c.View().Banks() {
+			for _, col := range b.Columns {
+				if err := col.Open(t.Context()); err != nil {
+					if !errors.Is(err, syscall.ESTALE) {
+						t.Errorf("%s/%s: %v", b.Name, col.Name, err)
+					}
+					continue
+				}
+				if got, _ := readAll(t, col); !bytes.Equal(got, want[b.Name+"/"+col.Name]) {
+					t.Errorf("%s/%s differs from what was written", b.Name, col.Name)
+				}
+			}
+		}
+		os.Remove(path)
 	}
 }
 

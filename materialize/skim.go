@@ -299,7 +299,7 @@ func (s *skim) record(w *assembler, p *piece, src *source, needs *planNeeds, num
 	} else if err := src.confirm(); err != nil {
 		return err
 	}
-	w.rec.Check = src.check(number, &w.rec, new(bool))
+	w.rec.Check = src.check(number, new(bool))
 	header, err := src.file.Confirm(number, &w.rec)
 	p.copy = &copied{src.handle, h.Off, h.Length, slices.Clone(header), h.Events}
 	return err
@@ -311,7 +311,7 @@ func (s *skim) read(w *assembler, src *source, number int) error {
 		return err
 	}
 	compared := false
-	w.rec.Check = src.check(number, &w.rec, &compared)
+	w.rec.Check = src.check(number, &compared)
 	err := src.file.ReadRecord(number, &w.rec)
 	if err != nil && !compared {
 		err = src.sinceIndexed(number, err)
@@ -321,13 +321,13 @@ func (s *skim) read(w *assembler, src *source, number int) error {
 
 // check compares stored bytes of a record with their checksums, if the source
 // has an index; compared tells that it has been asked.
-func (src *source) check(number int, rec *hipo.Record, compared *bool) func(part int, stored []byte) error {
+func (src *source) check(number int, compared *bool) func(part int, stored []byte) error {
 	if src.sums == nil {
 		return nil
 	}
 	return func(part int, stored []byte) error {
 		*compared = true
-		return src.checkStored(number, rec, part, stored)
+		return src.checkStored(number, part, stored)
 	}
 }
 

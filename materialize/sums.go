@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 
 	"github.com/zeebo/xxh3"
 
@@ -31,33 +32,42 @@ func endSums(h *handle, f *hipo.File) (e endings, err error) {
 // restSum is the checksum of what no other covers: the bytes between records and
 // those that pad split ones.
 func (s *source) restSum() (uint64, error) {
-	x := xxh3.New()
+	var parts []extent
 	at := s.file.Header.FirstRecord()
 	for i := range s.file.Records {
 		h := &s.file.Records[i]
 		end := h.Off + h.Length
-		for _, part := range [...][2]int64{{at, h.Off}, {end - h.Padding(), end}} {
-			if err := addTo(x, s.handle, part[0], part[1]); err != nil {
-				return 0, err
-			}
-		}
+		parts = append(parts, extent{off: at, length: h.Off - at}, extent{off: end - h.Padding(), length: h.Padding()})
 		at = end
+	}
+	var from io.ReaderAt = s.handle
+	if s.handle.remote != nil {
+		var err error
+		if from, err = s.handle.fetchPieces(s.ctx, slices.Clone(parts)); err != nil {
+			return 0, fmt.Errorf("%s: %w", s.info.Name, err)
+		}
+	}
+	x := xxh3.New()
+	for _, p := range parts {
+		if err := addTo(x, from, s.info.Name, p.off, p.off+p.length); err != nil {
+			return 0, err
+		}
 	}
 	return x.Sum64(), nil
 }
 
 func sumOf(h *handle, from, to int64) (uint64, error) {
 	x := xxh3.New()
-	err := addTo(x, h, from, to)
+	err := addTo(x, h, h.name, from, to)
 	return x.Sum64(), err
 }
 
-func addTo(x *xxh3.Hasher, h *handle, from, to int64) error {
+func addTo(x *xxh3.Hasher, r io.ReaderAt, name string, from, to int64) error {
 	const step = 1 << 20
 	for b := make([]byte, min(step, to-from)); from < to; from += int64(len(b)) {
 		b = b[:min(int64(len(b)), to-from)]
-		if n, err := h.ReadAt(b, from); n < len(b) {
-			return fmt.Errorf("%s: byte %d: %w", h.name, from, cmp.Or(err, io.ErrUnexpectedEOF))
+		if n, err := r.ReadAt(b, from); n < len(b) {
+			return fmt.Errorf("%s: byte %d: %w", name, from, cmp.Or(err, io.ErrUnexpectedEOF))
 		}
 		_, _ = x.Write(b) // it never fails
 	}
@@ -65,24 +75,29 @@ func addTo(x *xxh3.Hasher, h *handle, from, to int64) error {
 }
 
 // checkStored compares stored bytes with their checksum, or takes that.
-func (s *source) checkStored(number int, rec *hipo.Record, part int, stored []byte) error {
+func (s *source) checkStored(number, part int, stored []byte) error {
 	x := xxh3.Hash(stored)
 	s.sumMu.Lock()
 	r := &s.sums[number]
-	at := &r.whole
-	if part != hipo.Whole {
-		if r.streams == nil {
-			r.streams = make([]sum, rec.StreamCount())
+	known := r.whole
+	switch {
+	case part == hipo.Whole && !known.known:
+		r.whole = sum{x, true}
+	case part == hipo.Whole:
+	case r.streams == nil: // nobody has noted its directory
+		s.sumMu.Unlock()
+		return nil
+	case part >= len(r.streams):
+		s.sumMu.Unlock()
+		return s.notIndexed(number, "it has other streams")
+	default:
+		t := &r.streams[part]
+		known = sum{t.xxh3, t.known}
+		if !t.known {
+			t.xxh3, t.known = x, true
 		}
-		if part >= len(r.streams) {
-			s.sumMu.Unlock()
-			return s.notIndexed(number, "it has other streams")
-		}
-		at = &r.streams[part]
 	}
-	known := *at
 	if !known.known {
-		*at = sum{x, true}
 		s.news.Store(true)
 	}
 	s.sumMu.Unlock()
@@ -94,6 +109,22 @@ func (s *source) checkStored(number int, rec *hipo.Record, part int, stored []by
 		return s.notIndexed(number, what+" are not those that were indexed (if they were changed on purpose, run hipofs index)")
 	}
 	return nil
+}
+
+// noteDirectory keeps what a split record's directory says of its streams.
+func (s *source) noteDirectory(number int, rec *hipo.Record) {
+	s.sumMu.Lock()
+	defer s.sumMu.Unlock()
+	r := &s.sums[number]
+	if r.streams != nil {
+		return
+	}
+	d := rec.Directory()
+	r.head, r.streams = uint32(rec.HeadLength()), make([]storedStream, len(d.Streams))
+	for i, t := range d.Streams {
+		r.streams[i] = storedStream{length: t.Stored, encoding: t.Encoding}
+	}
+	r.layout = addLayout(&s.layouts, layoutOf(&d))
 }
 
 // notIndexed is the error about a record that is not as it was indexed.

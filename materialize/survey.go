@@ -85,7 +85,7 @@ func (v *survey) save(path string) error {
 		return err
 	}
 	h := &indexHead{
-		id: s.handle.id, header: outline.Header, groups: len(v.groups), sums: s.sums,
+		id: s.handle.id, header: outline.Header, groups: len(v.groups), sums: s.sums, layouts: s.layouts,
 		dictionary: compress(outline.Dictionary), dictionaryLength: int64(len(outline.Dictionary)),
 		records: compress(outline.Records), recordsLength: int64(len(outline.Records)),
 	}

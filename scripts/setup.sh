@@ -136,6 +136,11 @@ javascript() {
 	npm ci --prefix build/clients/javascript --no-audit --no-fund
 }
 golang() { go -C integration/clients/go mod download; }
+s3() {
+	mkdir -p build/clients/s3
+	cp integration/s3/package*.json build/clients/s3
+	npm ci --prefix build/clients/s3 --no-audit --no-fund
+}
 python() { pip install --no-deps -r integration/clients/python/requirements.txt; }
 cxx() { command -v c++ >/dev/null || install "$([ "$manager" = dnf ] && echo gcc-c++ || echo g++)"; }
 xtensor() { [ -e /usr/include/xtensor/xnpy.hpp ] || install libxtensor-dev; }
@@ -148,6 +153,7 @@ if [ "$1" = clients ]; then
 	client rust build/clients/rust.stamp $here/rust/Cargo.lock rust & # compiles while the others fetch
 	client java build/clients/java.stamp $here/java/pom.xml java
 	client javascript build/clients/javascript.stamp $here/javascript/package-lock.json javascript
+	client S3 build/clients/s3.stamp integration/s3/package-lock.json s3
 	client go build/clients/go.stamp $here/go/go.sum golang
 	client python .venv/clients.stamp $here/python/requirements.txt python
 	client C++ build/clients/C++.stamp /dev/null cxx
