@@ -27,7 +27,9 @@ type ExportOptions struct {
 	Banks   []ExportBank
 	Node    func(*Bank) (ExportBank, bool) // the files of a structure that no dictionary declares; false: it is left out
 	Format  ExportFormat
-	Words   []string // options that decide what the files hold: they tell one export from another
+
+	Compression string   // of parquet: zstd, snappy or none
+	Words       []string // options that decide what the files hold: they tell one export from another
 
 	Threads  int               // runs of records worked on at once; 0: one a processor
 	Progress func(bytes int64) // called for what was read of a source, or need not be; nil: nobody asks
@@ -39,12 +41,13 @@ type ExportOptions struct {
 type ExportFormat string
 
 const (
-	ExportNpy ExportFormat = "npy" // a file for each column
-	ExportCSV ExportFormat = "csv" // a file for each bank, as the others
+	ExportNpy     ExportFormat = "npy"     // a file for each column
+	ExportParquet ExportFormat = "parquet" // a file for each bank, as the others
+	ExportCSV     ExportFormat = "csv"
 )
 
 // ExportFormats are all there are.
-var ExportFormats = []ExportFormat{ExportNpy, ExportCSV}
+var ExportFormats = []ExportFormat{ExportNpy, ExportParquet, ExportCSV}
 
 // ExportBank is a bank, and the files that it becomes. One without a Bank has
 // columns of the view, one value an entry.
@@ -171,6 +174,9 @@ func (e *exporting) newWriter(b *exportedBank) (bankWriter, error) {
 	f, err := e.dir.create(b.File)
 	if err != nil {
 		return nil, err
+	}
+	if e.Format == ExportParquet {
+		return newParquetWriter(f, b.Columns, e.Compression)
 	}
 	return newCSVWriter(f, b.Columns)
 }

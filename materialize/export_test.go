@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/apache/arrow-go/v18/parquet/file"
 	"pgregory.net/rapid"
 
 	"github.com/hipofs/hipofs/hipo"
@@ -372,4 +373,84 @@ func TestDamagedRecordLeavesNothing(t *testing.T) {
 	if _, err := os.Stat(dir); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the folder is there (%v)", err)
 	}
+}
+
+func TestParquetHasTheListsOfEveryEntry(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "parquet")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		m := drawChain(t, dir)
+		c, err := Open(context.Background(), m.names, Options{Index: IndexLazy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		o := exportOptions(c, filepath.Join(dir, "out"))
+		o.Format, o.Compression = ExportParquet, rapid.SampledFrom([]string{"zstd", "snappy", "none"}).Draw(t, "compression")
+		o.Banks = nil
+		for _, b := range c.View().Banks() {
+			to := ExportBank{Bank: b, File: b.Name + ".parquet"}
+			for _, col := range b.Columns {
+				to.Columns = append(to.Columns, ExportColumn{Column: col, Name: col.Name})
+			}
+			o.Banks = append(o.Banks, to)
+		}
+		o.Node = nil
+		if _, err := c.Export(context.Background(), o); err != nil {
+			t.Fatal(err)
+		}
+		var pid, pindex [][]int32
+		for _, e := range m.entries {
+			pid = append(pid, e.particles)
+			var wide []int32
+			for _, p := range e.pindex {
+				wide = append(wide, int32(p))
+			}
+			pindex = append(pindex, wide)
+		}
+		for path, want := range map[string][][]int32{"REC::Particle.parquet": pid, "REC::Track.parquet": pindex} {
+			got := firstColumn(t, filepath.Join(o.Dir, path))
+			if !slices.EqualFunc(got, want, slices.Equal[[]int32]) {
+				t.Fatalf("%s has %d other lists than %d", path, len(got), len(want))
+			}
+		}
+	})
+}
+
+// firstColumn is the lists of the first column of a Parquet file.
+func firstColumn(t interface{ Fatal(...any) }, path string) (lists [][]int32) {
+	r, err := file.OpenParquetFile(path, false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for g := range r.NumRowGroups() {
+		column, err := r.RowGroup(g).Column(0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		n := int64(1 << 12)
+		values, definition, repetition := make([]int32, n), make([]int16, n), make([]int16, n)
+		for column.HasNext() {
+			total, _, err := column.(*file.Int32ColumnChunkReader).ReadBatch(n, values, definition, repetition)
+			if err != nil {
+				t.Fatal(err)
+			}
+			rest := values
+			for i := range total {
+				if repetition[i] == 0 {
+					lists = append(lists, nil)
+				}
+				if definition[i] == 1 {
+					last := len(lists) - 1
+					lists[last] = append(lists[last], rest[0])
+					rest = rest[1:]
+				}
+			}
+		}
+	}
+	return lists
 }
