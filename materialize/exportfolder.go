@@ -90,9 +90,11 @@ func openExportFolder(o ExportOptions, infos []FileInfo) (f *exportFolder, err e
 	f = &exportFolder{path: o.Dir, force: o.Force, dirs: map[string]bool{}}
 	f.about.Options = o.Words
 	for _, s := range infos {
-		name, err := filepath.Abs(s.Name)
-		if err != nil {
-			return nil, err
+		name := s.Name
+		if !strings.Contains(name, "://") {
+			if name, err = filepath.Abs(name); err != nil {
+				return nil, err
+			}
 		}
 		f.about.Sources = append(f.about.Sources, exportSource{name, s.Size, s.ModTime.UnixNano()})
 	}
@@ -194,7 +196,7 @@ func (f *exportFolder) look(o ExportOptions, infos []FileInfo) error {
 	f.resumable = true
 	var s exportState
 	b, err := os.ReadFile(f.aside(stagedState))
-	if err == nil && json.Unmarshal(b, &s) == nil && f.about.same(s.Sources, s.Options) && s.Boot == bootID() {
+	if err == nil && json.Unmarshal(b, &s) == nil && f.about.same(s.Sources, s.Options) && s.Boot != "" && s.Boot == bootID() {
 		f.begun = &s
 		return nil
 	}
@@ -377,7 +379,7 @@ func (f *exportFolder) put(path string, v any) error {
 	return os.Rename(next, path)
 }
 
-// bootID changes when the machine starts anew.
+// bootID changes when the machine starts anew; "" where there is none.
 func bootID() string {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {

@@ -28,8 +28,9 @@ interrupted goes on where it was when it is started again; one that is there
 already gets what is missing of it.
 
 Options:
-    --format FORMAT      npy, or one file for each bank: csv (a line for each row,
-                         with its entry)
+    --format FORMAT      npy, or one file for each bank: parquet (a row for each
+                         entry, of lists), csv (a line for each row)
+    --compression HOW    of parquet: zstd, snappy or none (zstd)
     --banks PATTERN,...  only these banks; 'GROUP.ITEM' is a structure that no
                          dictionary declares
     --columns PATTERN,...  only these columns, such as 'p?' (of every bank) or
@@ -97,6 +98,13 @@ func newExport(stderr io.Writer) *cobra.Command {
 	flags.Func("format", "", func(s string) error {
 		if x.export.Format = materialize.ExportFormat(s); !slices.Contains(materialize.ExportFormats, x.export.Format) {
 			return fmt.Errorf("want one of %s", joined(materialize.ExportFormats))
+		}
+		return nil
+	})
+	x.export.Compression = "zstd"
+	flags.Func("compression", "", func(s string) error {
+		if x.export.Compression = s; s != "zstd" && s != "snappy" && s != "none" {
+			return errors.New("want zstd, snappy or none")
 		}
 		return nil
 	})
@@ -173,6 +181,7 @@ func (x *exportation) words() []string {
 			words = append(words, "--"+option+"="+value)
 		}
 	}
+	add("compression", o.Compression, o.Format == materialize.ExportParquet)
 	add("banks", strings.Join(x.chain.Banks, ","), len(x.chain.Banks) > 0)
 	add("columns", strings.Join(x.columns, ","), len(x.columns) > 0)
 	add("entries", fmt.Sprintf("%d:%d", o.Entries.From, o.Entries.To), o.Entries != materialize.Slice{To: math.MaxInt64})

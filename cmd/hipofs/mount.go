@@ -282,6 +282,7 @@ func (m *mount) serve(asked context.Context, sources []string, mountpoint string
 		what = append(what, "entries", n)
 	}
 	log.Info("mounted", what...)
+	forgetStart()
 	if err := ready(ctx); err != nil {
 		// Whoever asked for the mount has gone, or asks no more.
 		return errors.Join(err, server.Unmount())

@@ -137,6 +137,7 @@ func (m *mount) runCommand(words, command []string) error {
 		}
 		return err
 	}
+	forgetStart()
 	guest.release(program)
 	if status := exitStatus(guest.wait(signals)); status != 0 {
 		return &statusError{status: status} // the command has told what there is to tell

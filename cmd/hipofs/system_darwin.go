@@ -51,4 +51,5 @@ func truePath(path string) (string, error)                     { return path, ni
 func mountAt(string) (*mountinfo.Info, error)                  { return nil, nil }
 func findMount(string) (string, error)                         { return "", noMounts() }
 func lockMountpoint(string) func()                             { return func() {} }
+func forgetStart()                                             {}
 func freeMountpoint(string, string) (*mountinfo.Info, error)   { return nil, noMounts() }
