@@ -1,6 +1,7 @@
 """hipofs_ak reads what oxihipo reads, by the same names; and says what is wrong with what cannot be read."""
 from __future__ import annotations
 
+import json
 import os
 
 import awkward as ak
@@ -112,7 +113,7 @@ def test_selections_are_those_of_oxihipo(file, chain):
         with pytest.raises(TypeError):
             file.arrays(**wrong)
     for wrong in ({"library": "cupy"}, {"how": 3}, {"entries": [1], "entry_start": 0}, {"entries": [-1]}, {"entries": [[1]]}, {"entries": [True]}, {"entries": [0.5]},
-                  {"virtual": True, "library": "np"}, {"virtual": False, "access_log": []}):
+                  {"virtual": True, "library": "np"}, {"virtual": False, "access_log": []}, {"access_log": ()}):
         with pytest.raises(ValueError):
             file.arrays("MC::Particle", **wrong)
 
@@ -313,3 +314,40 @@ def test_an_export_is_read_as_a_mount_is(hipofs, program, tmp_path):
         for bank in chain:
             assert ak.array_equal(f.arrays(bank), chain.arrays(bank), equal_nan=True, dtype_exact=True)
         assert [len(c) for c in f.iterate("SM::part", step_size=20)] == [20, 4]
+
+
+def npy(header: str, data: bytes = b"", version: bytes = b"\x01\x00") -> bytes:
+    """A .npy file with whatever in its header."""
+    text = header.ljust(117).encode() + b"\n"
+    return b"\x93NUMPY" + version + len(text).to_bytes(2, "little") + text + data
+
+
+def test_a_folder_that_only_looks_like_a_mount_is_no_danger(program, tmp_path):
+    """Each file that is not one of hipofs is refused before anything of it is mapped."""
+    bank = tmp_path / "B"
+    bank.mkdir()
+    (tmp_path / ".hipofs").mkdir()
+    column = {"name": "x", "type": "I", "length": 1, "dtype": "<i4", "file": "x.npy"}
+    (tmp_path / ".hipofs/dictionary.json").write_text(json.dumps([{"name": "B", "folder": "B", "group": 1, "item": 1, "columns": [column]}]))
+    (tmp_path / ".hipofs/files.json").write_text("[]")
+    plain = "{'descr': '<i8', 'fortran_order': False, 'shape': (3,), }"
+    (tmp_path / ".hipofs/entries.npy").write_bytes(npy(plain.replace("3", "2"), bytes(16)))
+    (bank / "offsets.npy").write_bytes(npy(plain, np.array([0, 1, 2]).tobytes()))
+    (bank / "x.npy").write_bytes(npy(plain.replace("3", "2"), bytes(16)))
+    with hf.open(tmp_path) as f:
+        assert f.arrays("B").x.to_list() == [[0], [0]]
+        for content in (b"", b"x" * 200, npy(plain), npy(plain, bytes(23)), npy(plain, bytes(25)), npy(plain, bytes(24), b"\x02\x00"),
+                        npy(plain.replace("<i8", "|O"), bytes(24)), npy(plain.replace("'<i8'", "[('a', '<i8')]"), bytes(24)),
+                        npy(plain.replace("False", "True"), bytes(24)), npy(plain.replace("(3,)", "(-1,)")), npy(plain.replace("(3,)", "(1, 1, 3)"), bytes(24)),
+                        npy(plain.replace("(3,)", "(1000000000000000000,)")), npy(plain.replace("(3,)", "(2305843009213693952, 8)")), npy("__import__('os')"),
+                        npy(plain.replace("3", "1"), bytes(8))):
+            (bank / "x.npy").write_bytes(content)
+            with pytest.raises(hf.HipoError):
+                f.numpy("B", "x")
+        for offsets in ([0], [0, 1], [0, 5, 9]):
+            (bank / "offsets.npy").write_bytes(npy(plain.replace("3", str(len(offsets))), np.array(offsets).tobytes()))
+            with pytest.raises(hf.HipoError):
+                f.numpy("B", "x")
+    (tmp_path / ".hipofs/dictionary.json").write_text("{")
+    with pytest.raises(hf.HipoError, match="no JSON"):
+        hf.open(tmp_path).keys()

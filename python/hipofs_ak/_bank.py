@@ -177,8 +177,8 @@ class Npy:
         except ValueError as e:
             raise HipoError(f"{self._what}: {path} is no .npy file of hipofs: {e}") from None
         self._data = head.tell()
-        if fortran or len(shape) not in (1, 2):
-            raise HipoError(f"{self._what}: {path} has an array of shape {shape}")
+        if fortran or len(shape) not in (1, 2) or min(shape) < 0 or self.dtype.kind not in "iuf":
+            raise HipoError(f"{self._what}: {path} has an array of shape {shape} of {self.dtype}")
         self.rows, self.inner = shape[0], shape[1] if len(shape) == 2 else 1
         if size != self._data + self.rows * self.row_bytes:
             raise HipoError(f"{self._what}: {path} has {size} bytes for {self.rows} rows of {self.row_bytes}")

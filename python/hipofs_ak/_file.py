@@ -659,6 +659,8 @@ class File:
             raise HipoValueError("virtual arrays are for library='ak', without cut, aliases and entries")
         if access_log is not None and not virtual:
             raise HipoValueError("access_log is for virtual arrays")
+        if access_log is not None and not hasattr(access_log, "__iadd__"):
+            raise HipoValueError("access_log must be a list, or something else that += adds to")
         if virtual and selection:
             made = _bank.virtual(self._open(), selection, start, stop, single=single, access_log=access_log)
             return _library.arranged(made, single, library, how)

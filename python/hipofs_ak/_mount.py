@@ -357,7 +357,10 @@ class Tree(NamedTuple):
     def fact(self, name: str) -> Any:
         """What a JSON file of the tree says."""
         with self.reading(name), open(self.file(name), "rb") as file:
-            return json.load(file)
+            try:
+                return json.load(file)
+            except ValueError as e:
+                raise HipoError(f"{self.file(name)} is no JSON: {e}") from None
 
     def names(self, folder: str) -> list[str]:
         """What a folder of the tree lists."""
