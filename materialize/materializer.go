@@ -261,6 +261,14 @@ func (m *materializer) chunkBy(ctx context.Context, s *source, k chunkKey, w wan
 	return b, nil
 }
 
+// there gives a chunk of a counted file, if that takes no decode.
+func (m *materializer) there(s *source, k chunkKey) ([]byte, bool) {
+	if b, ok := m.chunks.get(k); ok {
+		return b, true
+	}
+	return m.known(s, k)
+}
+
 // known makes a chunk without a decode, if that can be: out of an index or, of a
 // record alone, out of what is there of the run that it lies in.
 func (m *materializer) known(s *source, k chunkKey) ([]byte, bool) {
@@ -274,12 +282,7 @@ func (m *materializer) known(s *source, k chunkKey) ([]byte, bool) {
 	whole, from := s.wholeRun(k.run)
 	to := from + s.runAt(k.run).entries
 	there := func(column int32) ([]byte, bool) {
-		in := chunkKey{k.source, int32(whole), k.bank, column}
-		b, ok := m.chunks.get(in)
-		if !ok {
-			b, ok = m.known(s, in)
-		}
-		return b, ok
+		return m.there(s, chunkKey{k.source, int32(whole), k.bank, column})
 	}
 	all, ok := there(k.column)
 	if !ok {

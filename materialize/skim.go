@@ -3,6 +3,7 @@ package materialize
 import (
 	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"iter"
 	"path/filepath"
@@ -273,19 +274,72 @@ func (s *skim) steps() iter.Seq[step] {
 		passed := func(h *hipo.RecordHeader) { s.Progress(h.Length) }
 		s.eachRecord(passed, func(src *source, number int, from, to int64) bool {
 			needs := s.of(src.plan) // here, where nobody else is looking
+			some, all := s.foretell(src, number, from, to)
+			if !some {
+				passed(&src.file.Records[number])
+				return true
+			}
 			return yield(func(w *assembler, p *piece) error {
 				defer s.Progress(src.file.Records[number].Length)
-				return s.record(w, p, src, needs, number, from, to)
+				return s.record(w, p, src, needs, number, from, to, all)
 			})
 		})
 	}
 }
 
-// record takes the entries from to to, excluded, of a record.
-func (s *skim) record(w *assembler, p *piece, src *source, needs *planNeeds, number int, from, to int64) error {
+// foretell says, without a look inside, whether some of the entries from to to,
+// excluded, of a record may pass, and whether it is sure that all do: the counts
+// of an index tell, where there is one.
+func (s *skim) foretell(src *source, number int, from, to int64) (some, all bool) {
+	if !s.Where.looksInside() {
+		return true, true
+	}
+	tables := src.tablesSoFar()
+	if tables == nil || src.confirm() != nil { // of what is wrong, the record tells
+		return true, false
+	}
+	run := src.recordRun(number)
+	whole, _ := src.wholeRun(run)
+	passes := make([]bool, to-from)
+	for e := range passes {
+		passes[e] = true
+	}
+	for _, name := range s.Where.Require {
+		id := s.chain.banks.byName[name]
+		t := tables[id]
+		if src.plan.conflicts[id] != "" || t != nil && t.err != nil {
+			return true, false
+		}
+		if t == nil || t.in(whole) == 0 {
+			return false, false
+		}
+		ends, ok := s.chain.m.there(src, chunkKey{src.number, run, id, endsColumn})
+		if !ok {
+			return true, false
+		}
+		for e := range passes {
+			through, upTo := end(ends, from+int64(e))
+			passes[e] = passes[e] && through > upTo
+		}
+	}
+	if len(s.Where.EventTags) > 0 {
+		tags, ok := s.chain.m.there(src, chunkKey{src.number, run, tagsBank, 0})
+		if !ok {
+			return true, false
+		}
+		for e := range passes {
+			passes[e] = passes[e] && s.Where.event(binary.LittleEndian.Uint32(tags[4*(from+int64(e)):]))
+		}
+	}
+	return slices.Contains(passes, true), !slices.Contains(passes, false)
+}
+
+// record takes the entries from to to, excluded, of a record; pass tells that no
+// condition leaves any of them out.
+func (s *skim) record(w *assembler, p *piece, src *source, needs *planNeeds, number int, from, to int64, pass bool) error {
 	h := &src.file.Records[number]
 	whole := from == 0 && to == int64(h.Events)
-	if !whole || !s.stays(h) || s.Where.looksInside() || needs.take != nil || len(needs.foreign) > 0 {
+	if !whole || !s.stays(h) || !pass || needs.take != nil || len(needs.foreign) > 0 {
 		if err := s.read(w, src, number); err != nil {
 			return err
 		}
@@ -315,6 +369,9 @@ func (s *skim) read(w *assembler, src *source, number int) error {
 	err := src.file.ReadRecord(number, &w.rec)
 	if err != nil && !compared {
 		err = src.sinceIndexed(number, err)
+	}
+	if err == nil {
+		s.chain.m.note(&w.rec)
 	}
 	return err
 }
