@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import hashlib
 import os
@@ -186,6 +187,18 @@ def test_what_a_killed_hipofs_leaves_is_taken_away():
     os.kill(server(point), signal.SIGKILL)
     _, said = c.communicate("\n")
     assert (c.returncode, said) == (0, "")
+    assert not mounts(point) and not os.path.exists(os.path.dirname(point))
+
+
+def test_a_killed_hipofs_is_an_error_and_not_a_hang():
+    f = hf.open(FILE)
+    point, pid = f.mount, server(f.mount)
+    os.kill(pid, signal.SIGKILL)
+    assert wait_ended(pid)
+    with pytest.raises(OSError, match="has ended; open the files again") as e:
+        f.arrays(BANK)
+    assert e.value.errno == errno.ENOTCONN and isinstance(e.value, hf.HipoError)
+    f.close()
     assert not mounts(point) and not os.path.exists(os.path.dirname(point))
 
 

@@ -386,7 +386,7 @@ class Tree(NamedTuple):
         if e.errno == errno.ESTALE:
             return io_error(errno.ESTALE, f"{what}: a file has changed since it was opened; open it again")
         if e.errno == errno.ENOTCONN:
-            return io_error(errno.ENOTCONN, f"{what}: the mount {self.mount.path()} has ended")
+            return io_error(errno.ENOTCONN, f"{what}: the mount {self.mount.path()} has ended; open the files again")
         return io_error(e.errno or 0, f"{what}: {e.strerror}", e.filename)
 
     def _faults(self, what: str) -> list[dict[str, Any]]:
