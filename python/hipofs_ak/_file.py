@@ -1094,10 +1094,12 @@ def open(  # noqa: A001  (uproot calls it so)
     index_dir: Path | None = None,
     salvage: bool = False,
 ) -> File:
-    """Open a mount, or files: a name, a folder (its *.hipo), a pattern, or a list of such, as one chain.
+    """Open a mount, or files: a name, an address, a folder (its *.hipo), a pattern, or a list of such, as one chain.
 
     Files are mounted for this process alone, until the File is closed or collected, or the process ends. What is read of
-    them is decoded then, and kept by hipofs as far as memory goes.
+    them is decoded then, and kept by hipofs as far as memory goes. Where nothing can be mounted, what is used is exported
+    to $XDG_CACHE_HOME/hipofs/export first, with a HipoWarning, once. A folder that hipofs export has written is opened
+    as a mount is, and stays as one does.
 
     banks: patterns of banks to show; memory: how much hipofs may keep, "2G" or bytes; threads: how many records are
     decoded at once; cache_dir: a folder for columns that were read, up to cache_size, for the next time; index_dir: a
