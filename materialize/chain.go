@@ -53,6 +53,8 @@ type Options struct {
 	CacheDir  string       // folder of finished columns; "": they are kept in memory alone
 	CacheSize int64        // bytes that folder may hold; 0: DefaultCacheSize
 	Log       *slog.Logger // nil: discard
+
+	Progress func(bytes int64) // called for what was read of records; nil: nobody asks
 }
 
 // Chain is the given files in order, read as one. It is safe for concurrent use.
@@ -207,6 +209,9 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 		}
 	}()
 	c.prefetches = len(o.Prefetch) > 0
+	if o.Progress != nil {
+		c.progress = o.Progress
+	}
 	if o.CacheDir != "" {
 		if c.tier, err = openTier(o.CacheDir, o.CacheSize, threads, c.log); err != nil {
 			return err

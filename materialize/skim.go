@@ -322,7 +322,7 @@ func (s *skim) foretell(src *source, number int, from, to int64) (some, all bool
 			passes[e] = passes[e] && through > upTo
 		}
 	}
-	if len(s.Where.EventTags) > 0 {
+	if s.Where.looksAtTags() {
 		tags, ok := s.chain.m.there(src, chunkKey{src.number, run, tagsBank, 0})
 		if !ok {
 			return true, false

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"os"
 	"os/signal"
 	"slices"
@@ -184,14 +183,7 @@ func (x *exportation) words() []string {
 	add("compression", o.Compression, o.Format == materialize.ExportParquet)
 	add("banks", strings.Join(x.chain.Banks, ","), len(x.chain.Banks) > 0)
 	add("columns", strings.Join(x.columns, ","), len(x.columns) > 0)
-	add("entries", fmt.Sprintf("%d:%d", o.Entries.From, o.Entries.To), o.Entries != materialize.Slice{To: math.MaxInt64})
-	add("require", strings.Join(o.Where.Require, "+"), len(o.Where.Require) > 0)
-	for _, tags := range o.Where.EventTags {
-		add("tag", strings.Trim(strings.ReplaceAll(fmt.Sprint(tags), " ", "+"), "[]"), true)
-	}
-	for _, tags := range o.Where.RecordTags {
-		add("record-tag", strings.Trim(strings.ReplaceAll(fmt.Sprint(tags), " ", "+"), "[]"), true)
-	}
+	words = append(words, filterWords(o.Entries, &o.Where)...)
 	add("names", "dot", x.fs.DotNames)
 	add("on-error", "skip", x.chain.Skip)
 	return words

@@ -80,6 +80,24 @@ func addFilter(flags *pflag.FlagSet, entries *materialize.Slice, where *material
 	}
 }
 
+// filterWords are those options as they would be given, in one order.
+func filterWords(entries materialize.Slice, where *materialize.Where) (words []string) {
+	if entries != (materialize.Slice{To: math.MaxInt64}) {
+		words = append(words, fmt.Sprintf("--entries=%d:%d", entries.From, entries.To))
+	}
+	if len(where.Require) > 0 {
+		words = append(words, "--require="+strings.Join(where.Require, "+"))
+	}
+	numbers := func(tags any) string { return strings.Trim(strings.ReplaceAll(fmt.Sprint(tags), " ", "+"), "[]") }
+	for _, tags := range where.EventTags {
+		words = append(words, "--tag="+numbers(tags))
+	}
+	for _, tags := range where.RecordTags {
+		words = append(words, "--record-tag="+numbers(tags))
+	}
+	return words
+}
+
 // addViewFilter adds the same for commands that show those entries alone.
 func addViewFilter(flags *pflag.FlagSet, o *materialize.Options) {
 	o.Entries = new(materialize.Slice)

@@ -35,12 +35,17 @@ Options:
     --columns PATTERN,...  look at these columns, such as 'REC::Particle/p*'
                          (those of banks *::Event and *::Particle)
     --banks PATTERN,...  list only these banks, such as 'REC::*,MC::Particle'
+    --entries A:B        of entries A to B of the chain, B excluded
+    --require BANK+...   of entries with rows in each of these banks
+    --tag N+...          of entries with one of these event tags
+    --record-tag N+...   of entries of records with one of these tags
     --on-error fail|skip leave out unreadable files and damaged records: skip
     --threads N          decode N records at once (one a processor)
     --memory SIZE        keep up to SIZE bytes of columns in memory
     --max-record SIZE    refuse records that inflate to more (1G)
     --index-dir DIR      keep indexes in DIR (your cache folder otherwise)
     --no-index           neither read nor write an index
+    -q, --quiet          no progress, only errors
 
 Exit status: 0 done, 1 failed, 2 wrong usage, 3 a source is unreadable or
 damaged (the page says so), 4 dictionaries in conflict, 5 an index folder is
@@ -57,6 +62,7 @@ type reporting struct {
 	out     string
 	force   bool
 	columns []string
+	quiet   bool
 }
 
 func newReport(stderr io.Writer) *cobra.Command {
@@ -81,8 +87,10 @@ func newReport(stderr io.Writer) *cobra.Command {
 	}
 	flags := cmd.Flags()
 	addChainFlags(flags, &x.chain)
+	addViewFilter(flags, &x.chain)
 	flags.StringVarP(&x.out, "output", "o", "", "")
 	flags.BoolVar(&x.force, "force", false, "")
+	flags.BoolVarP(&x.quiet, "quiet", "q", false, "")
 	flags.Func("columns", "", patterns(&x.columns, materialize.CheckPrefetch))
 	return cmd
 }
@@ -97,13 +105,11 @@ func (x *reporting) run(words []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	chain, err := openChain(ctx, files, x.chain)
-	if err != nil {
-		return err
-	}
-	defer chain.Close()
-	tellLeftOut(x.stderr, chain)
-	p, err := x.page(ctx, chain)
+	bar := newProgress(x.stderr, files, x.quiet)
+	x.chain.Progress = bar.add
+	p, err := x.look(ctx, files)
+	bar.quiet = true // the page says it all
+	bar.end()
 	if errors.Is(err, context.Canceled) {
 		return failure(statusInterrupted, "interrupted; %s is not there", x.out)
 	}
@@ -121,6 +127,17 @@ func (x *reporting) run(words []string) error {
 		return failure(statusSource, "%s; %s tells of the rest", p.Damage[0], x.out)
 	}
 	return nil
+}
+
+// look opens the files, and finds out what the page says.
+func (x *reporting) look(ctx context.Context, files []string) (*page, error) {
+	chain, err := openChain(ctx, files, x.chain)
+	if err != nil {
+		return nil, err
+	}
+	defer chain.Close()
+	tellLeftOut(x.stderr, chain)
+	return x.page(ctx, chain)
 }
 
 // free makes sure that nothing is in the way of the page.
@@ -166,6 +183,7 @@ var reportTemplate = template.Must(template.New("report").Parse(reportHTML))
 // page is what the template is filled with.
 type page struct {
 	Title, Entries, Records, Size, Version string
+	Selection                              string // options that leave entries out
 	Damage                                 []string
 	Banks                                  []pageBank
 	Empty                                  int
@@ -205,10 +223,9 @@ func (x *reporting) page(ctx context.Context, chain *materialize.Chain) (*page, 
 	view := chain.View()
 	infos := view.Files()
 	p := &page{
-		Title:   filepath.Base(infos[0].Name),
-		Entries: count(view.Entries(), "event", "events"),
-		Records: count(len(view.Records()), "record", "records"),
-		Version: programVersion(),
+		Title:     filepath.Base(infos[0].Name),
+		Version:   programVersion(),
+		Selection: printable(strings.Join(filterWords(*x.chain.Entries, &x.chain.Where), " ")),
 	}
 	if len(infos) > 1 {
 		p.Title += " to " + filepath.Base(infos[len(infos)-1].Name)
@@ -221,6 +238,17 @@ func (x *reporting) page(ctx context.Context, chain *materialize.Chain) (*page, 
 			p.Damage = append(p.Damage, line)
 		}
 	}
+	entries, err := view.Count(ctx)
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	p.Entries = count(entries, "event", "events")
+	if err != nil {
+		damage(err)
+		p.Entries = "an unknown number of events"
+	}
+	records := view.Records()
+	p.Records = count(len(records), "record", "records")
 	banks := view.Banks()
 	nodes, err := view.Nodes(ctx)
 	if ctx.Err() != nil {
@@ -242,8 +270,8 @@ func (x *reporting) page(ctx context.Context, chain *materialize.Chain) (*page, 
 		}
 		c := l.cells()
 		row := pageBank{Name: c[0], ID: c[1], Rows: c[3], Entries: c[4], Mean: c[5], Most: c[6], Size: c[7]}
-		if l.listedRows != nil && view.Entries() > 0 {
-			row.Percent = 100 * float64(l.Entries) / float64(view.Entries())
+		if l.listedRows != nil && entries > 0 {
+			row.Percent = 100 * float64(l.Entries) / float64(entries)
 		}
 		p.Banks = append(p.Banks, row)
 		for _, col := range b.Columns {
@@ -267,11 +295,14 @@ func (x *reporting) page(ctx context.Context, chain *materialize.Chain) (*page, 
 		}
 	}
 	var size int64
-	records := view.Records()
 	for _, f := range infos {
 		size += f.Size
-		p.Files = append(p.Files, described(f, records[:f.Records]))
-		records = records[f.Records:]
+		n := 0
+		for n < len(records) && records[n].File == f.Name && (n == 0 || records[n].Record > records[n-1].Record) {
+			n++
+		}
+		p.Files = append(p.Files, described(f, records[:n]))
+		records = records[n:]
 	}
 	p.Size = sizeText(size)
 	return p, nil
