@@ -23,11 +23,11 @@ PYTHONS = {v: FOUND[v] for v in (min(FOUND, key=lambda v: int(v[2:])), max(FOUND
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel for this machine, built as pip builds it."""
+def wheel(hipofs: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel for this machine, built as pip builds it, around a command that is built already."""
     folder = tmp_path_factory.mktemp("wheel")
     run(sys.executable, "-m", "pip", "wheel", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-build-isolation",
-        "--wheel-dir", folder, ROOT / "python", env=os.environ | {"SOURCE_DATE_EPOCH": "1700000000"}, timeout=300)
+        "--wheel-dir", folder, ROOT / "python", env=os.environ | {"HIPOFS_BINARY": str(hipofs), "SOURCE_DATE_EPOCH": "1700000000"}, timeout=300)
     found, = folder.glob("*.whl")
     return found
 

@@ -1,4 +1,4 @@
-"""Puts the command hipofs into the wheel, built for the platform that GOOS and GOARCH name, or for this one."""
+"""Puts the command hipofs into the wheel: HIPOFS_BINARY, or built for the platform of GOOS and GOARCH, or for this one."""
 from __future__ import annotations
 
 import os
@@ -21,6 +21,12 @@ TAGS = {
 }
 
 
+def build(binary: Path, env: dict[str, str]) -> None:
+    """Build the command as scripts/package.sh does."""
+    subprocess.run(["go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", binary,
+                    "./cmd/hipofs"], cwd=ROOT, env=env, check=True)
+
+
 class Licenses(MetadataHookInterface):
     """The licences of what is in the command, which are files only here and now."""
 
@@ -41,9 +47,10 @@ class Command(BuildHookInterface[Any]):
                                       text=True, check=True).stdout.split()
         if (goos, goarch) not in TAGS:
             sys.exit(f"hipofs: there are no wheels for {goos}/{goarch}, only for {', '.join('/'.join(p) for p in TAGS)}")
-        binary = ROOT / "build" / "release" / f"{goos}-{goarch}" / "hipofs"
-        subprocess.run(["go", "build", "-trimpath", "-buildvcs=false", "-ldflags", "-s -w -buildid=", "-o", binary,
-                        "./cmd/hipofs"], cwd=ROOT, env=env, check=True)  # as scripts/package.sh does
+        given = os.environ.get("HIPOFS_BINARY")
+        binary = Path(given or ROOT / "build" / "release" / f"{goos}-{goarch}" / "hipofs")
+        if given is None:
+            build(binary, env)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{TAGS[goos, goarch]}"
         build_data["shared_scripts"] = {str(binary): "hipofs"}
