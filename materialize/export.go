@@ -41,13 +41,14 @@ type ExportOptions struct {
 type ExportFormat string
 
 const (
-	ExportNpy     ExportFormat = "npy"     // a file for each column
-	ExportParquet ExportFormat = "parquet" // a file for each bank, as the others
+	ExportNpy     ExportFormat = "npy"   // a file for each column
+	ExportArrow   ExportFormat = "arrow" // a file for each bank, as the others
+	ExportParquet ExportFormat = "parquet"
 	ExportCSV     ExportFormat = "csv"
 )
 
 // ExportFormats are all there are.
-var ExportFormats = []ExportFormat{ExportNpy, ExportParquet, ExportCSV}
+var ExportFormats = []ExportFormat{ExportNpy, ExportArrow, ExportParquet, ExportCSV}
 
 // ExportBank is a bank, and the files that it becomes. One without a Bank has
 // columns of the view, one value an entry.
@@ -151,6 +152,7 @@ type exporting struct {
 	banks   []*exportedBank
 	nodes   map[bankID]*exportedBank
 	entries int64
+	passed  []int64 // entries of each run
 	rows    map[bankID]int64
 	bytes   int64 // inflated, since the last checkpoint
 	faulty  bool  // something has been left out
@@ -175,7 +177,10 @@ func (e *exporting) newWriter(b *exportedBank) (bankWriter, error) {
 	if err != nil {
 		return nil, err
 	}
-	if e.Format == ExportParquet {
+	switch e.Format {
+	case ExportArrow:
+		return newArrowWriter(f, b, e.passed)
+	case ExportParquet:
 		return newParquetWriter(f, b.Columns, e.Compression)
 	}
 	return newCSVWriter(f, b.Columns)
@@ -543,6 +548,7 @@ func (e *exporting) collect(ctx context.Context, index int, decoded <-chan chan 
 				to = append(to, b)
 			}
 		}
+		e.passed = append(e.passed, x.entries)
 		if e.bytes += x.run.data; e.bytes > cmp.Or(e.noteEvery, checkpointBytes) {
 			e.bytes = 0
 			x.after = e.state(index + 1)

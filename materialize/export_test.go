@@ -375,6 +375,52 @@ func TestDamagedRecordLeavesNothing(t *testing.T) {
 	}
 }
 
+// tables makes each bank one file.
+func tables(c *Chain, o *ExportOptions, format ExportFormat) {
+	o.Format, o.Compression, o.Banks, o.Node = format, "zstd", nil, nil
+	for _, b := range c.View().Banks() {
+		to := ExportBank{Bank: b, File: b.Name + "." + string(format)}
+		for _, col := range b.Columns {
+			to.Columns = append(to.Columns, ExportColumn{Column: col, Name: col.Name})
+		}
+		o.Banks = append(o.Banks, to)
+	}
+}
+
+func TestArrowFilesAreThoseOfAMount(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		dir, err := os.MkdirTemp("", "arrow")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer os.RemoveAll(dir)
+		ctx := context.Background()
+		c, err := Open(ctx, drawChain(t, dir).names, Options{Index: IndexLazy})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		o := exportOptions(c, filepath.Join(dir, "out"))
+		tables(c, &o, ExportArrow)
+		if _, err := c.Export(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range o.Banks {
+			size, err := b.Bank.Arrow.Size(ctx)
+			if err != nil {
+				t.Fatal(err)
+			}
+			want := make([]byte, size)
+			if _, err := b.Bank.Arrow.ReadAt(ctx, want, 0); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := os.ReadFile(filepath.Join(o.Dir, b.File)); err != nil || string(got) != string(want) {
+				t.Fatalf("%s differs (%v)", b.File, err)
+			}
+		}
+	})
+}
+
 func TestParquetHasTheListsOfEveryEntry(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		dir, err := os.MkdirTemp("", "parquet")
@@ -389,16 +435,8 @@ func TestParquetHasTheListsOfEveryEntry(t *testing.T) {
 		}
 		defer c.Close()
 		o := exportOptions(c, filepath.Join(dir, "out"))
-		o.Format, o.Compression = ExportParquet, rapid.SampledFrom([]string{"zstd", "snappy", "none"}).Draw(t, "compression")
-		o.Banks = nil
-		for _, b := range c.View().Banks() {
-			to := ExportBank{Bank: b, File: b.Name + ".parquet"}
-			for _, col := range b.Columns {
-				to.Columns = append(to.Columns, ExportColumn{Column: col, Name: col.Name})
-			}
-			o.Banks = append(o.Banks, to)
-		}
-		o.Node = nil
+		tables(c, &o, ExportParquet)
+		o.Compression = rapid.SampledFrom([]string{"zstd", "snappy", "none"}).Draw(t, "compression")
 		if _, err := c.Export(context.Background(), o); err != nil {
 			t.Fatal(err)
 		}
