@@ -25,6 +25,9 @@ is then 1. A line that misses its bar is printed like any other. The whole table
   ak       hipofs_ak beside oxihipo, both to awkward arrays of which every value is added up, without the time that imports
            take: a bank; one column of it again, in the same process and in another; all banks at once, with an index;
            the memory of the reading process, steps of 50 MB through all banks
+  export   everything as .npy files, beside a process that imports oxihipo and reads all columns; as Parquet files,
+           beside one that imports it and writes each bank with to_parquet; into the kernel's page cache
+  skim     a copy as it is, beside cp; compressed anew with LZ4, beside oxihipo's skim
 """
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ import os
 import platform
 import random
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -428,9 +432,82 @@ def awkward(b: Bench) -> Iterator[Row]:
     yield Row("   memory for steps through all banks", mb(of(got, "peak")), mb(of(want, "peak")), of(got, "peak") / 1e6, 300, unit="MB")
 
 
+def timed(*argv: str | Path, env: dict[str, str] | None = None) -> dict:
+    """A process from its start to its end: seconds, and its peak memory. A small process starts it: the kernel counts what
+    its parent has for its own."""
+    start = ("import json, resource, subprocess, sys, time\nbegan = time.monotonic()\nsubprocess.run(sys.argv[1:], check=True)\n"
+             "took, used = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)\n"
+             "print(json.dumps({'first': took, 'peak': used.ru_maxrss * 1024}))")
+    return json.loads(run(sys.executable, "-c", start, *argv, env=env, timeout=600).stdout)
+
+
+def beside(what: str, ours: list[dict], theirs: list[dict], bar: float, memory: float | None) -> Iterator[Row]:
+    yield Row(what, s(of(ours, "first")), s(of(theirs, "first")), of(ours, "first") / of(theirs, "first"), bar)
+    yield Row("   peak memory", mb(of(ours, "peak")), mb(of(theirs, "peak")), of(ours, "peak") / of(theirs, "peak"), memory)
+
+
+def export(b: Bench) -> Iterator[Row]:
+    source = benchfiles.dst(b.events)
+    benchfiles.warm(source)
+    ours, theirs = [], []
+    for _ in range(b.runs):
+        out = b.fresh("export")
+        ours.append(timed(HIPOFS, "export", "-q", "--no-index", source, out, env=b.env()))
+        theirs.append(by_oxihipo(source, ["*"]))
+        agree("export", reader("hipofs", out, "*"), theirs[-1])
+        shutil.rmtree(out)
+    yield from beside("export of everything, beside oxihipo reading all columns", ours, theirs, 0.7, 1 / 3)
+
+    script = ("import sys, oxihipo\nc = oxihipo.open(sys.argv[1])\n"
+              "for b in c.keys(): c.to_parquet(f'{sys.argv[2]}/{b}.parquet', b, compression='zstd')")
+    ours, theirs = [], []
+    for _ in range(b.runs):
+        out, other = b.fresh("parquet"), b.fresh("parquet")
+        ours.append(timed(HIPOFS, "export", "-q", "--no-index", "--format=parquet", source, out, env=b.env()))
+        theirs.append(timed(sys.executable, "-c", script, source, other))
+        same_tables(out, other)
+        shutil.rmtree(out)
+        shutil.rmtree(other)
+    yield from beside("export as Parquet, beside oxihipo's to_parquet", ours, theirs, 1, 1 / 3)
+
+
+def same_tables(a: Path, b: Path) -> None:
+    """The Parquet files of two folders have the same lists."""
+    from pyarrow import parquet
+    names = sorted(p.name for p in a.glob("*.parquet"))
+    if names != sorted(p.name for p in b.glob("*.parquet")):
+        raise Differ("parquet: other banks")
+    for name in names:
+        for column in parquet.read_schema(a / name).names:
+            x, y = (parquet.read_table(f / name, columns=[column])[column].combine_chunks() for f in (a, b))
+            if (x.offsets.to_numpy() != y.offsets.to_numpy()).any() or \
+                    x.flatten().to_numpy().tobytes() != y.flatten().to_numpy().tobytes():
+                raise Differ(f"parquet: {name}: {column} differs")
+
+
+def skim(b: Bench) -> Iterator[Row]:
+    source = benchfiles.dst(b.events)
+    benchfiles.warm(source)
+    script = "import sys, oxihipo; oxihipo.open(sys.argv[1]).skim(sys.argv[2], compression='lz4')"
+    for what, bar, ours, theirs in [
+        ("skim, a copy as it is, beside cp", 1.25, [HIPOFS, "skim", "-q", "--no-index", source, "-o"], ["cp", source]),
+        ("skim, compressed anew with LZ4, beside oxihipo", 1,
+         [HIPOFS, "skim", "-q", "--no-index", "--codec=lz4", "--record-size=8M", source, "-o"], [sys.executable, "-c", script, source]),
+    ]:
+        mine, other = [], []
+        for _ in range(b.runs):
+            folder = b.fresh("skim")
+            mine.append(timed(*ours, folder / "ours.hipo", env=b.env()))
+            other.append(timed(*theirs, folder / "theirs.hipo"))
+            agree(what, by_oxihipo(folder / "ours.hipo", REC), by_oxihipo(folder / "theirs.hipo", REC))
+            shutil.rmtree(folder)
+        yield from beside(what, mine, other, bar, None)
+
+
 LINES: dict[str, Callable[[Bench], Iterator[Row]]] = {
     "pass": passes, "column": column, "bank": bank, "rec": rec, "codecs": codecs, "files": files, "size": size,
-    "slices": slices, "bytes": bytes_read, "chain": chain, "serve": serve, "herd": herd, "ak": awkward}
+    "slices": slices, "bytes": bytes_read, "chain": chain, "serve": serve, "herd": herd, "ak": awkward, "export": export,
+    "skim": skim}
 
 
 # ---------------------------------------------------------------- the table

@@ -14,6 +14,8 @@ import numpy as np
 import oxihipo
 import pandas
 import polars
+import pyarrow
+import pyarrow.ipc
 import pyarrow.parquet
 import pytest
 
@@ -73,6 +75,9 @@ def test_the_same_files_as_in_a_mount(command, mount, tmp_path):
     for name in sorted(mine):
         assert mine[name] == (m / name).read_bytes(), name
     assert (out / ".hipofs/dictionary.json").read_bytes() == (m / ".hipofs/dictionary.json").read_bytes()
+    assert command("export", "-q", "--no-index", "--format", "arrow", *sources, tmp_path / "arrow").returncode == 0
+    for bank in banks(m.point):
+        assert (tmp_path / "arrow" / f"{bank}.arrow").read_bytes() == (m / f"{bank}.arrow").read_bytes(), bank
 
 
 def test_entries_conditions_and_columns(dst, command, tmp_path):
@@ -101,7 +106,7 @@ def test_entries_conditions_and_columns(dst, command, tmp_path):
 def test_tables_have_the_values_of_the_columns(dst, command, tmp_path):
     for sources in (dst.sources, [CASES / "array_column.hipo"], [CASES / "types_signed_extremes.hipo"], [data("cpp_golden_lz4.hipo")]):
         name = Path(sources[0]).stem
-        out = {f: tmp_path / f"{name}.{f}" for f in ("npy", "parquet", "csv")}
+        out = {f: tmp_path / f"{name}.{f}" for f in ("npy", "parquet", "csv", "arrow")}
         for how, folder in out.items():
             small = ["--entries", ":2000"]
             done = command("export", "-q", "--no-index", "--format", how, *small, *sources, folder)
@@ -110,6 +115,7 @@ def test_tables_have_the_values_of_the_columns(dst, command, tmp_path):
             offsets = load(out["npy"] / bank / "offsets.npy")
             content = {c["name"]: load(out["npy"] / bank / c["file"]) for c in json.loads((out["npy"] / bank / "schema.json").read_text())["columns"]}
             parquet(out["parquet"] / f"{bank}.parquet", offsets, content)
+            arrow(out["arrow"] / f"{bank}.arrow", offsets, content)
             comma_separated(out["csv"] / f"{bank}.csv", load(out["npy"] / bank / "@entry.npy"), content)
 
 
@@ -146,6 +152,18 @@ def parquet(path: Path, offsets: np.ndarray, content: dict[str, np.ndarray]) -> 
             if want.ndim == 1 and len(want):
                 got = db.execute(f"SELECT unnest(\"{name}\") FROM '{path}'").fetchnumpy()
                 same(next(iter(got.values())), want, f"{path}: {name}, by DuckDB")
+
+
+def arrow(path: Path, offsets: np.ndarray, content: dict[str, np.ndarray]) -> None:
+    """An Arrow file, mapped."""
+    with pyarrow.memory_map(str(path)) as file:
+        rows = pyarrow.ipc.open_file(file).read_all().column(0).combine_chunks()
+        np.testing.assert_array_equal(rows.offsets, offsets)
+        for name, want in content.items():
+            values = rows.flatten().field(name)
+            if want.ndim > 1:
+                values = values.flatten()
+            same(values.to_numpy(), want.reshape(-1), f"{path}: {name}")
 
 
 def comma_separated(path: Path, entry: np.ndarray, content: dict[str, np.ndarray]) -> None:
@@ -209,7 +227,7 @@ def test_a_full_disk_leaves_nothing(dst, command, tmp_path):
         done = command("export", "-q", "--no-index", *dst.sources, disk / "out")
         assert done.returncode == 1 and "MB are needed, and 4 MB are free; choose another folder" in done.stderr, done.stderr
         assert os.listdir(disk) == []
-        for how in ("npy", "parquet", "csv"):  # of a part of the columns nobody knows beforehand how large it is
+        for how in ("npy", "arrow", "parquet", "csv"):  # of a part of the columns nobody knows beforehand how large it is
             done = command("export", "-q", "--no-index", "--format", how, "--banks", "REC::*", *dst.sources, disk)
             assert done.returncode == 1 and "no space left on device" in done.stderr and len(done.stderr.splitlines()) == 1, done.stderr
             assert os.listdir(disk) == []

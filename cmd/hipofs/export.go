@@ -27,8 +27,9 @@ interrupted goes on where it was when it is started again; one that is there
 already gets what is missing of it.
 
 Options:
-    --format FORMAT      npy, or one file for each bank: parquet (a row for each
-                         entry, of lists), csv (a line for each row)
+    --format FORMAT      npy, or one file for each bank: arrow (as in a mount),
+                         parquet (a row for each entry, of lists), csv (a line
+                         for each row)
     --compression HOW    of parquet: zstd, snappy or none (zstd)
     --banks PATTERN,...  only these banks; 'GROUP.ITEM' is a structure that no
                          dictionary declares
