@@ -7,7 +7,7 @@ FUZZTIME ?= 30s
 DURATION ?= 1200
 LIGHT    ?= 900
 
-.PHONY: help demo test clients bench soak kills jobs mutants damage build wheels man manual package package-test lint fuzz clean
+.PHONY: help demo test clients bench soak kills jobs slurm mutants damage build wheels man manual package package-test lint fuzz clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,6 +46,11 @@ jobs: ## 100 batch jobs killed at random instants, and what is left of them, kep
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
 	@scripts/guard.sh .venv/bin/python integration/jobs.py --count $(or $(COUNT),100)
+
+slurm: ## the same by Slurm itself, where it is installed, kept in docs/reliability.md; COUNT=20
+	@scripts/setup.sh demo
+	@$(MAKE) --no-print-directory build
+	@scripts/guard.sh scripts/slurm.sh .venv/bin/python integration/jobs.py --slurm --count $(or $(COUNT),20)
 
 mutants: ## every mutant of small files and indexes, and 2,000 mounted beside a good file, kept in docs/reliability.md; COUNT=2000
 	@scripts/setup.sh demo
