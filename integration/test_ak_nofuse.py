@@ -47,6 +47,12 @@ for paths in json.loads(sys.argv[1]):
     same(f.arrays(bank, entry_start=2, entry_stop=-1), chain.arrays(bank, entry_start=2, entry_stop=len(chain) - 1))
     some, want = f.filtered(require=[bank], event_tag=[0, 1]), chain.filtered(require=[bank], event_tag=[0, 1])
     same(some.arrays(bank), want.arrays(bank))
+    same(f.view(".event/1").arrays(bank), chain.arrays(bank)[1:2])
+    for wrong in (".event/1000", ".files/a", ".where/px=1", ".where/tag=4294967296", ".entries/a:b"):
+        try:
+            print("no error:", f.view(wrong))
+        except ValueError:
+            pass
     same(some.view(".entries/1:").arrays(bank), want.arrays(bank)[1:])
     assert set(some.keys(nonempty=True)) == {b for b in f.keys(nonempty=True) if ak.any(ak.num(want.arrays(b)) > 0)}
     np.testing.assert_array_equal(f.filtered(record_tag=3).event_tags(), chain.filtered(record_tag=[3]).event_tags())
@@ -139,15 +145,16 @@ def test_errors_are_those_of_a_mount(without, tmp_path):
 
 def test_the_folder_is_kept_small(without, tmp_path):
     """What was not used for longest goes, and what is in use stays whole."""
-    code = ("import sys, warnings; warnings.simplefilter('ignore'); import hipofs_ak as hf\n"
+    code = ("import os, sys, warnings; warnings.simplefilter('ignore'); import hipofs_ak as hf\n"
             "from hipofs_ak import _export\n"
             "_export.LIMIT = 0\n"
             "a = hf.open(sys.argv[1]); x = a.arrays('SM::part')\n"
             "b = hf.open(sys.argv[2]); y = b.arrays('SM::part')\n"
+            "os.mkdir(f'{b.mount}/../hipofs_ak-of-the-killed'); b.array('SM::event', 'e')\n"
             "print(len(x), len(y), len(x.tolist()), len(a.array('SM::part', 'q').tolist()))")
     done = without(code, str(data("codecs/small.hipo")), str(data("codecs/meta.hipo")), XDG_CACHE_HOME=str(tmp_path))
     assert done.stdout.split() == ["24"] * 4, done.stderr
-    assert len(list((tmp_path / "hipofs" / "export").iterdir())) == 1
+    assert len(list((tmp_path / "hipofs" / "export").iterdir())) == 1 and not list(tmp_path.rglob("hipofs_ak-*"))
 
 
 def test_processes_at_once_write_it_once(without, tmp_path):

@@ -122,7 +122,7 @@ class Exported(Mount):
     def shows(self, view: str) -> bool:
         try:
             self.file(view, ".hipofs/entries.npy")
-        except (HipoValueError, ValueError):
+        except (ValueError, OverflowError, IndexError):
             return False
         return True
 
@@ -160,6 +160,9 @@ class Exported(Mount):
             raise io_error(e.errno or 0, f"{e.strerror}; set $XDG_CACHE_HOME to a folder of yours", self._folder) from e
         try:
             os.utime(lock)
+            for name in os.listdir(self._folder):
+                if name.startswith(PREFIX):  # of somebody who was killed
+                    shutil.rmtree(os.path.join(self._folder, name), ignore_errors=True)
             yield
         finally:
             os.close(lock)
@@ -279,6 +282,8 @@ class Exported(Mount):
             if kind == ".entries":
                 first, _, last = value.partition(":")
                 entries = entries[int(first or 0):int(last) if last else None]
+            elif kind == ".event":
+                entries = entries[[int(value)]]
             elif kind == ".where":
                 for condition in value.split(","):
                     entries = entries[self._holds(condition, entries)]
@@ -299,6 +304,8 @@ class Exported(Mount):
             for f in self._chain:
                 if any(fnmatch.fnmatchcase(os.path.basename(f["name"]), p) for p in values):
                     keep |= (entries >= f["first_entry"]) & (entries < f["first_entry"] + f["entries"])
+        elif word not in ("tag", "tag_any", "record_tag"):
+            raise HipoValueError(f"{condition} is no condition")
         else:
             tags = self._load_made("", f".hipofs/{'record_tags' if word == 'record_tag' else 'event_tags'}.npy")[entries]
             numbers = np.array([int(value) for value in values], tags.dtype)
