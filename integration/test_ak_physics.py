@@ -6,6 +6,7 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 
 import awkward as ak
+import hipofs_ak as hf
 import hypothesis
 import numpy as np
 import oxihipo
@@ -172,3 +173,17 @@ def test_what_is_not_installed_is_said_in_one_way(monkeypatch):
             _need.need(module)
     with pytest.raises(ModuleNotFoundError, match="cppyy"):  # ROOT is there, and broken
         _need.need("ROOT")
+
+
+def test_a_file_links_its_banks_by_the_rows_that_the_mount_has_ready(program, dst):
+    names = ["REC::Event", "REC::Particle", "REC::Calorimeter", "REC::Track"]
+    with hf.open([str(s) for s in dst.sources]) as f:
+        views = (f.view(".entries/50:800"), {}), (f.view(".entries/:900"), {"entry_start": 100, "entry_stop": -7}), \
+            (f.view(".entries/:900").filtered(require=["REC::Track"]), {"entry_start": 3})
+        for view, some in views:
+            for directions in ("both", "to_particle", "to_detector"):
+                same(view.link(names, directions=directions, **some), oxihipo.link(view.arrays(names, **some), directions=directions))
+        with pytest.raises(ValueError, match="REC::Particle"):
+            f.link(["REC::Calorimeter"])
+        with pytest.raises(KeyError):
+            f.link(["REC::Particle", "REC::Calorimeters"])

@@ -280,6 +280,14 @@ def read_column(tree: Tree, schema: Schema, column: Column, at: Range) -> tuple[
         return npy.values(at.first, at.last), npy.inner
 
 
+def pointers(tree: Tree, schema: Schema, file: str, start: int, stop: int, target: Range) -> NDArray[np.int64]:
+    """Of each row of a bank in entries start to stop, the row of its target there, from a file of such; -1 for none."""
+    at = entry_range(tree, schema, start, stop)
+    with opened(tree, f"{schema.folder}/{file}", f"{schema.name}/{file}") as npy:
+        rows = npy.values(at.first, at.last)
+    return np.where(rows < 0, -1, rows - target.first)
+
+
 def ahead(tree: Tree, selection: Sequence[tuple[Schema, Sequence[Column]]]) -> None:
     """Tell the mount what is about to be read, so that one pass can do for all of it."""
     tree.mount.ahead([f"{s.folder}/{name}" for s, columns in selection for name in ("offsets.npy", *(c.file for c in columns))])

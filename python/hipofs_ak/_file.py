@@ -15,7 +15,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from . import _bank, _cut, _html, _iterate, _library, _out
+from . import _bank, _cut, _html, _iterate, _library, _out, _physics
 from ._bank import Column, Columns, Npy, NumpyColumn, Schema
 from ._errors import HipoError, HipoValueError, missing, not_found
 from ._export import Exported, tell
@@ -867,6 +867,37 @@ class File:
         for made in _iterate.mapped(work, parts, workers):
             result = made if result is None else reduce(result, made)
         return result
+
+    def link(
+        self, banks: Sequence[str], *, particles: str = "REC::Particle", directions: str = "both",
+        entry_start: int | None = None, entry_stop: int | None = None,
+    ) -> ak.Array:
+        """Banks joined to their particles, as hipofs_ak.link joins what arrays gives, by the rows that the mount has ready.
+
+        Only banks that begin as `particles` does are joined: REC::Calorimeter to REC::Particle, RECHB::Calorimeter not.
+        Raises HipoValueError or ValueError where `particles` is not among banks, or directions is none.
+
+        >>> import hipofs_ak as hf
+        >>> with hf.open(source) as f:
+        ...     ev = f.link(["REC::Particle", "REC::Calorimeter"])
+        >>> "particle" in ev["REC::Calorimeter"].fields
+        True
+        """
+        read = self.arrays([banks] if isinstance(banks, str) else list(banks), entry_start=entry_start, entry_stop=entry_stop)
+        _physics.check_link(read, particles, directions)
+        tree, (start, stop) = self._open(), self._range(entry_start, entry_stop)
+        at = _bank.entry_range(tree, self.schema(particles), start, stop)
+        prefix = particles.rpartition("::")[0] + "::"
+        rows = {}
+        for schema in map(self.schema, read.fields):
+            if schema.name == particles or not schema.name.startswith(prefix) or not schema.column("pindex"):
+                continue
+            ready = f"@{self.schema(particles).folder}.npy"
+            if ready in tree.names(schema.folder):
+                rows[schema.name] = _bank.pointers(tree, schema, ready, start, stop, at)
+            else:  # what is exported for want of a mount has columns alone
+                rows[schema.name] = _physics.pointed(read[schema.name], at.offsets, "pindex")
+        return _physics.joined(read, particles, directions, at.offsets, rows)
 
     # ------------------------------------------------------------ out of here
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -195,7 +195,7 @@ def _offsets(counts: Any) -> NDArray[np.int64]:
     return offsets
 
 
-def _particles(detector: Any, offsets: NDArray[np.int64], index: str) -> NDArray[np.int64]:
+def pointed(detector: Any, offsets: NDArray[np.int64], index: str) -> NDArray[np.int64]:
     """For each row of a bank, which of all particles its index names; -1 where the entry has none of that number."""
     ak = need("awkward")
     if len(offsets) - 1 != len(detector):
@@ -223,7 +223,12 @@ def group_by_index(detector: ak.Array, counts: Any, *, index: str = "pindex") ->
     if index not in ak.fields(detector):
         raise ValueError(f"group_by_index needs the column {index}; there are {', '.join(ak.fields(detector)) or 'none'}")
     offsets = _offsets(np.asarray(counts, dtype=np.int64))
-    particle = _particles(detector, offsets, index)
+    return _grouped(detector, offsets, pointed(detector, offsets, index))
+
+
+def _grouped(detector: Any, offsets: NDArray[np.int64], particle: NDArray[np.int64]) -> Any:
+    """The rows of a bank in lists of those that belong to each of all particles."""
+    ak = need("awkward")
     order = np.argsort(particle, kind="stable")[np.count_nonzero(particle < 0):]
     rows = np.bincount(particle[order], minlength=offsets[-1])
     grouped = ak.contents.ListOffsetArray(
@@ -246,21 +251,35 @@ def link(banks: ak.Array, *, particles: str = "REC::Particle", index: str = "pin
     (True, True)
     """
     ak = need("awkward")
+    check_link(banks, particles, directions)
+    offsets = _offsets(ak.to_numpy(ak.num(banks[particles], axis=1)))
+    rows = {bank: pointed(banks[bank], offsets, index) for bank in ak.fields(banks)
+            if bank != particles and index in ak.fields(banks[bank])}
+    return joined(banks, particles, directions, offsets, rows)
+
+
+def check_link(banks: Any, particles: str, directions: str) -> None:
+    """Refuse what cannot be linked."""
     if directions not in ("both", "to_particle", "to_detector"):
         raise ValueError(f"directions must be 'both', 'to_particle' or 'to_detector', not {directions!r}")
-    if particles not in ak.fields(banks):
-        raise ValueError(f"link needs the bank {particles}; there are {', '.join(ak.fields(banks)) or 'none'}")
-    counts = ak.to_numpy(ak.num(banks[particles], axis=1))
-    offsets, flat = _offsets(counts), ak.flatten(banks[particles], axis=1)
+    fields = need("awkward").fields(banks)
+    if particles not in fields:
+        raise ValueError(f"link needs the bank {particles}; there are {', '.join(fields) or 'none'}")
 
+
+def joined(
+    banks: Any, particles: str, directions: str, offsets: NDArray[np.int64], rows: Mapping[str, NDArray[np.int64]],
+) -> Any:
+    """Banks with the fields that link adds; rows has, of each bank, which of all particles a row belongs to, or -1."""
+    ak = need("awkward")
+    flat = ak.flatten(banks[particles], axis=1)
     out = {bank: banks[bank] for bank in ak.fields(banks)}
-    for bank, rows in out.items():
-        if bank == particles or index not in ak.fields(rows):
-            continue
+    for bank, particle in rows.items():
+        of = banks[bank]
         if directions != "to_detector":
             of_row = ak.Array(ak.contents.IndexedOptionArray.simplified(
-                ak.index.Index64(_particles(rows, offsets, index)), flat.layout), behavior=banks.behavior)
-            out[bank] = ak.with_field(rows, ak.unflatten(of_row, ak.num(rows, axis=1)), "particle")
+                ak.index.Index64(particle), flat.layout), behavior=banks.behavior)
+            out[bank] = ak.with_field(of, ak.unflatten(of_row, ak.num(of, axis=1)), "particle")
         if directions != "to_particle":
-            out[particles] = ak.with_field(out[particles], group_by_index(rows, counts, index=index), bank)
+            out[particles] = ak.with_field(out[particles], _grouped(of, offsets, particle), bank)
     return ak.zip(out, depth_limit=1)
