@@ -10,6 +10,8 @@ import (
 	"github.com/vbauerster/mpb/v8"
 	"github.com/vbauerster/mpb/v8/decor"
 	"golang.org/x/sys/unix"
+
+	"github.com/hipofs/hipofs/materialize"
 )
 
 // progress shows how far long work over files is: a bar with bytes, rate and
@@ -23,6 +25,7 @@ type progress struct {
 	out   io.Writer
 	quiet bool
 	total int64
+	open  bool // there is more, on servers, which is not asked how much
 	bytes int64
 	files int
 	of    int
@@ -37,11 +40,13 @@ func newProgress(out io.Writer, files []string, quiet bool) *progress {
 	p := &progress{out: out, quiet: quiet, of: len(files), began: time.Now()}
 	p.next = p.began.Add(lineEvery)
 	for _, name := range files {
-		if st, err := os.Stat(name); err == nil {
+		if materialize.IsRemote(name) {
+			p.open = true
+		} else if st, err := os.Stat(name); err == nil {
 			p.total += st.Size()
 		}
 	}
-	if !quiet && isTerminal(out) {
+	if !quiet && !p.open && isTerminal(out) {
 		p.bars = mpb.New(mpb.WithOutput(out), mpb.WithWidth(32))
 		p.bar = p.bars.AddBar(p.total,
 			mpb.BarRemoveOnComplete(),
@@ -84,6 +89,10 @@ func (p *progress) add(bytes int64) {
 // line tells where the work is. p.mu is held.
 func (p *progress) line(now time.Time) {
 	rate := float64(p.bytes) / now.Sub(p.began).Seconds()
+	if p.open {
+		fmt.Fprintf(p.out, "hipofs: %d of %d files, %.0f MB, %.0f MB/s\n", p.files, p.of, float64(p.bytes)/1e6, rate/1e6)
+		return
+	}
 	fmt.Fprintf(p.out, "hipofs: %d of %d files, %.0f of %.0f MB, %.0f MB/s, %v left\n",
 		p.files, p.of, float64(p.bytes)/1e6, float64(p.total)/1e6, rate/1e6,
 		time.Duration(float64(p.total-p.bytes)/rate*1e9).Round(time.Second))
