@@ -162,7 +162,7 @@ def test_skim_writes_what_the_file_shows(file, chain, tmp_path: Path):
             banks = ["RUN::config", "REC::Particle", "REC::Calorimeter", "REC::Cherenkov"]
             assert ak.array_equal(written.arrays(banks), view.arrays(banks), equal_nan=True)
     out = tmp_path / "banks.hipo"
-    hf.skim(file.sources, out, banks=["REC::P*"])
+    hf.skim(file.sources, out, banks="REC::P*")
     assert set(oxihipo.open(str(out)).keys()) >= {"REC::Particle"}
     assert ak.sum(ak.num(oxihipo.open(str(out)).array("REC::Particle", "px"))) == ak.sum(ak.num(chain.array("REC::Particle", "px")))
     with pytest.raises(FileExistsError):

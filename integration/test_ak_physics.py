@@ -54,6 +54,7 @@ def test_masses_and_names_of_numbers_and_arrays(pid):
         assert np.shape(ours) == np.shape(theirs)
         np.testing.assert_allclose(ours, theirs, rtol=1e-15)
     assert _physics.pdg_mass(0, unknown=0.0) == 0
+    assert np.isnan(_physics.pdg_mass([np.nan, np.inf])).all() and _physics.pdg_mass(22.0) == 0
     assert _physics.pdg_name(pid) == oxihipo.pdg_name(pid)
 
 

@@ -1053,7 +1053,7 @@ class File:
         dst: Path,
         compression: str | None = "lz4percolumn",
         *,
-        banks: Sequence[str] | None = None,
+        banks: Names = None,
         force: bool = False,
         tags: Any | None = None,
         tag_names: Mapping[str, int] | None = None,

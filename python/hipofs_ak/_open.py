@@ -113,7 +113,7 @@ def iterate(
 
 
 def skim(
-    source: Source, dst: Path, compression: str | None = "lz4percolumn", *, banks: Sequence[str] | None = None,
+    source: Source, dst: Path, compression: str | None = "lz4percolumn", *, banks: Names = None,
     force: bool = False,
 ) -> SkimSummary:
     """Write files to a new one, as File.skim does.

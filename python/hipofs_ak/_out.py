@@ -6,19 +6,19 @@ import os
 import re
 import secrets
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ._bank import Npy
-from ._errors import HipoValueError
+from ._errors import HipoError, HipoValueError
 from ._mount import Tree, command, refusal, said
 from ._need import need
 
 if TYPE_CHECKING:
-    from ._file import File, Path
+    from ._file import File, Names, Path
 
 # What oxihipo calls these layouts of a file.
 CODECS = {"lz4best": "lz4hc", "lz4perbank": "lz4hc+perbank", "lz4percolumn": "lz4hc+percolumn"}
@@ -84,7 +84,7 @@ def rdf_columns(array: Any, bank: str | None) -> dict[str, Any]:
 
 # ---------------------------------------------------------------- HIPO
 
-def skim(file: File, dst: Path, compression: str | None, banks: Sequence[str] | None, force: bool) -> SkimSummary:
+def skim(file: File, dst: Path, compression: str | None, banks: Names, force: bool) -> SkimSummary:
     """Have hipofs write the entries of a File to a new one."""
     if not force and os.path.lexists(dst):
         raise FileExistsError(errno.EEXIST, "it exists already; force=True replaces it", os.fspath(dst))
@@ -92,7 +92,7 @@ def skim(file: File, dst: Path, compression: str | None, banks: Sequence[str] | 
     if compression is not None:
         codec, _, split = compression.partition("+")
         options.append(f"--codec={CODECS.get(codec, codec)}{'' if split in ('', 'perchunk') else '+' + split}")
-    shown = file.options.get("banks") if banks is None else ",".join(banks)
+    shown = file.options.get("banks") if banks is None else ",".join([banks] if isinstance(banks, str) else banks)
     options += [f"--banks={shown}"] if shown is not None else []
     options += [f"--{name}={file.options[name]}" for name in ("index-dir", "on-error", "threads") if name in file.options]
     options += ["--force"] if force else []
@@ -101,8 +101,9 @@ def skim(file: File, dst: Path, compression: str | None, banks: Sequence[str] | 
     if done.returncode != 0:
         raise refusal(done.returncode, done.stderr)
     told = re.search(r": (\d+) entr(?:y|ies), (\d+) records?, ", (said(done.stderr) or [""])[-1])
-    events, records = (int(told[1]), int(told[2])) if told else (0, 0)
-    return SkimSummary(events, records, os.stat(dst).st_size)
+    if told is None:
+        raise HipoError(f"{os.fspath(dst)} is written, but hipofs did not say what is in it: {done.stderr.strip()}")
+    return SkimSummary(int(told[1]), int(told[2]), os.stat(dst).st_size)
 
 
 def entries_kept(file: File) -> list[str]:

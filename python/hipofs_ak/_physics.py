@@ -80,7 +80,7 @@ def _name(code: int) -> str | None:
 def _each(codes: NDArray[Any], look: Callable[[int], Any], unknown: Any, dtype: Any) -> NDArray[Any]:
     """look(code), or unknown, for each of many codes, of which few are different."""
     values, where = np.unique(codes.reshape(-1), return_inverse=True)
-    found = [look(int(v)) for v in values]
+    found = [look(int(v)) if np.isfinite(v) else None for v in values]
     table = np.array([unknown if f is None else f for f in found], dtype=dtype)
     return table[where].reshape(codes.shape)
 
