@@ -57,7 +57,7 @@ class Line(NamedTuple):
 def names() -> Iterator[tuple[str, Any, Any]]:
     """Each name, what it is in oxihipo, and in hipofs_ak (None: nothing)."""
     for name in sorted(oxihipo.__all__):
-        if name not in WRITING and name != "__version__":
+        if name not in WRITING:
             yield name, getattr(oxihipo, name), getattr(hipofs_ak, name, None)
     inner = type(oxihipo.Chain.__new__(oxihipo.Chain)), oxihipo._oxihipo.Chain
     for name in sorted({n for c in inner for n in dir(c) if not n.startswith("_")}):

@@ -76,3 +76,4 @@ def test_the_wheel_where_nothing_else_is_installed(wheel: Path, version: str, tm
     said = run(python, "-W", "error", "-m", "hipofs_ak", env=env, cwd=tmp_path).stdout
     assert ">>> px[offsets[3]:offsets[4]].tolist()\n[1.5, 2.5, 3.5]\n" in said
     assert said.endswith("ImportError: awkward is not installed: pip install 'hipofs[awkward]'\n")
+    assert run(python, "-c", "import hipofs_ak; print(hipofs_ak.__version__)").stdout.strip() in wheel.name

@@ -7,6 +7,8 @@
 """
 from __future__ import annotations
 
+from importlib.metadata import PackageNotFoundError, version
+
 from ._bank import Accessed, Column, NumpyColumn, Schema
 from ._errors import (
     CorruptFileError, HipoError, HipoIOError, HipoNotFoundError, HipoValueError, HipoWarning, KeyInFileError,
@@ -18,6 +20,11 @@ from ._open import arrays, composite, event_tags, iterate, iterate_rdataframe, n
 from ._out import SkimSummary
 from ._physics import PDG_MASS_GEV, PDG_NAME, group_by_index, link, pdg_mass, pdg_name, to_vector
 
+try:
+    __version__ = version("hipofs")
+except PackageNotFoundError:  # in a clone
+    __version__ = "unknown"
+
 # As oxihipo calls them.
 Chain = File
 OxihipoError = HipoError
@@ -27,5 +34,5 @@ __all__ = [
     "HipoError", "HipoIOError", "HipoNotFoundError", "HipoValueError", "HipoWarning", "Index", "KeyInFileError",
     "NumpyColumn", "Occupancy", "OxihipoError", "Report", "Schema", "SkimSummary", "arrays", "composite", "event_tags",
     "group_by_index", "index", "iterate", "iterate_rdataframe", "link", "numpy", "open", "pdg_mass", "pdg_name",
-    "rdataframe", "skim", "to_vector",
+    "rdataframe", "skim", "to_vector", "__version__",
 ]
