@@ -80,7 +80,7 @@ func (e *Exported) table(b *materialize.Bank, folder string) (to materialize.Exp
 	taken := claims{}
 	for _, c := range columnFiles(e.tree.names, b) {
 		if e.shows(b.Name, c.name) {
-			to.Columns = append(to.Columns, materialize.ExportColumn{Column: c.Column, Name: taken.field(c.name)})
+			to.Columns = append(to.Columns, materialize.ExportColumn{Column: c.Column, Name: taken.field(strings.ToValidUTF8(c.name, "\uFFFD"))})
 			shown = append(shown, c)
 		}
 	}

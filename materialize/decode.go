@@ -3,6 +3,7 @@ package materialize
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"slices"
 	"sort"
@@ -150,6 +151,7 @@ type decoder struct {
 	counts [][]uint32     // memory for the counts of parts
 	seen   bool           // the stored bytes of the record at hand have been compared with their checksum
 	packer packer
+	apart  bool // a damaged stream of a split record is the fault of its bank alone
 
 	density map[bankID]float64 // rows an entry in the last run: how much memory the next will take
 
@@ -283,6 +285,15 @@ func (d *decoder) gather(want wanted) error {
 		for rest := b.Spans; len(rest) > 0; {
 			// A stretch of spans of one kind is gathered at once: nearly always all of them.
 			stretch, format, err := d.stretch(i, rest, banks == nil)
+			if err != nil && d.apart { // what it is cannot be told, either
+				node, nodeErr := d.src.chain.node(b.Group, b.Item)
+				if nodeErr != nil {
+					return nodeErr
+				}
+				if err = d.spoil(d.part(node, hipo.Primitive(1), "", want), err); err == nil {
+					break
+				}
+			}
 			if err != nil {
 				return err
 			}
@@ -474,7 +485,7 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 			}
 			c, err := d.rec.Column(i, k)
 			if err != nil {
-				return err
+				return d.spoil(p, err)
 			}
 			p.columns[k] = append(p.columns[k], c...)
 		}
@@ -482,7 +493,7 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 	}
 	data, err := d.bankData(i)
 	if err != nil {
-		return err
+		return d.spoil(p, err)
 	}
 	for k, keep := range p.keep {
 		if keep {
@@ -493,6 +504,16 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 		}
 	}
 	return nil
+}
+
+// spoil decides what an error about a stream of p is the fault of.
+func (d *decoder) spoil(p *part, err error) error {
+	var fe *hipo.FormatError
+	if d.apart && d.run.split && errors.As(err, &fe) {
+		p.err = err
+		return nil
+	}
+	return err
 }
 
 // expect is how many rows the part will have, as far as can be known: those that

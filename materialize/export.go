@@ -435,7 +435,9 @@ func (e *exporting) decode(ctx context.Context, k *keptRun) (*exportRun, error) 
 		return nil
 	}
 	err := m.withRun(ctx, s, k.run, reading{want: want}, func(d *decoder, got *fetched) error {
+		d.apart = true
 		out, err := d.decode(s, k.run, want, got, m.note)
+		d.apart = false
 		if err != nil {
 			return err
 		}
@@ -602,6 +604,9 @@ func (e *exporting) number(x *exportRun) {
 		}
 	}
 	for id, err := range x.faults {
+		if name := e.chain.bankName(id); !strings.Contains(err.Error(), name) {
+			err = fmt.Errorf("%s: %w", name, err)
+		}
 		e.leaveOut(id, err)
 	}
 	for id, s := range x.shares {
@@ -632,30 +637,35 @@ func (e *exporting) begin(ctx context.Context, b *exportedBank) error {
 	shares := make(chan *share, 4)
 	b.shares = shares
 	e.writes.Go(func() error {
-		defer w.drop()
-		for ctx.Err() == nil {
-			select {
-			case <-ctx.Done():
-			case s, ok := <-shares:
-				if !ok && b.err != nil {
-					return nil
-				}
-				if !ok {
-					return w.end(e.entries, e.rowsOf(b))
-				}
-				if err := w.write(s); err != nil {
+		return e.chain.guard(func() error { return e.writeBank(ctx, b, w, shares) })
+	})
+	return nil
+}
+
+// writeBank writes what comes of a bank.
+func (e *exporting) writeBank(ctx context.Context, b *exportedBank, w bankWriter, shares <-chan *share) error {
+	defer w.drop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case s, ok := <-shares:
+			if !ok && b.err != nil {
+				return nil
+			}
+			if !ok {
+				return w.end(e.entries, e.rowsOf(b))
+			}
+			if err := w.write(s); err != nil {
+				return err
+			}
+			if s.run.left.Add(-1) == 0 {
+				if err := e.written(s.run); err != nil {
 					return err
-				}
-				if s.run.left.Add(-1) == 0 {
-					if err := e.written(s.run); err != nil {
-						return err
-					}
 				}
 			}
 		}
-		return ctx.Err()
-	})
-	return nil
+	}
+	return ctx.Err()
 }
 
 // rowsOf is how many rows a bank has, once all are counted.

@@ -139,6 +139,9 @@ func (x *exportation) run(words []string) error {
 		return err
 	}
 	defer chain.Close()
+	if x.export.Format == materialize.ExportParquet { // of which every bank keeps a part of its file in memory
+		limitMemory(chain.Stats().CacheBudget)
+	}
 	tellLeftOut(x.stderr, chain)
 	if err := x.prepare(chain); err != nil {
 		return err
