@@ -275,6 +275,45 @@ func asked(r *http.Request) (from, length, to int64) {
 	return from, to - from + 1, to
 }
 
+func TestASilentServerIsGivenUp(t *testing.T) {
+	s := serveFile(t, telling(100_000))
+	end := make(chan struct{})
+	defer close(end)
+	var begins atomic.Bool
+	s.spoil = func(n int64, w http.ResponseWriter, _ *http.Request) bool {
+		if n == 1 {
+			return false
+		}
+		if begins.Load() {
+			w.Header().Set("Etag", `"one"`)
+			w.Header().Set("Content-Range", "bytes 70000-70999/100000")
+			w.WriteHeader(http.StatusPartialContent)
+			w.(http.Flusher).Flush()
+		}
+		<-end
+		return true
+	}
+	w := hasty(t)
+	r, err := w.openRemote(t.Context(), s.URL+"/run.hipo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.opened()
+	w.patience = 10 * time.Millisecond
+	for range 2 {
+		if _, err := r.readAt(t.Context(), make([]byte, 1000), 70_000); !errors.Is(err, syscall.ETIMEDOUT) {
+			t.Errorf("%v, want ETIMEDOUT", err)
+		}
+		begins.Store(true)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	w.patience = time.Hour
+	time.AfterFunc(time.Millisecond, cancel)
+	if _, err := r.readAt(ctx, make([]byte, 1000), 70_000); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v, want that nobody waits any more", err)
+	}
+}
+
 func TestServersThatCannotBeReadFromAreRefused(t *testing.T) {
 	content := telling(200_000)
 	for _, tt := range []struct {
