@@ -249,6 +249,7 @@ func (m *mount) setMountOptions(flags *pflag.FlagSet, list string) error {
 		case name == "fsname" && value != "":
 			m.fs.FSName = value
 		case slices.Contains(ignoredMountOptions, name) && !hasValue, strings.HasPrefix(name, "x-"):
+		case (name == "user" || name == "comment") && hasValue: // who mounts a line of fstab, and what it says of itself
 		case flag == nil || len(name) == 1 || name == "help" || name == "version":
 			return fmt.Errorf("unknown mount option %s; \"hipofs help mount\" lists what -o takes", word)
 		case !hasValue && flag.NoOptDefVal == "":
