@@ -244,6 +244,10 @@ func (a *exportedOf) difference(old *exportedOf) string {
 // mayReplace makes sure that what has the name of a file to write may go.
 func (f *exportFolder) mayReplace(banks []ExportBank, infos []FileInfo) error {
 	check := func(name string) error {
+		dir := filepath.Dir(f.final(name))
+		if _, err := os.Lstat(dir); err == nil && !isFolder(dir) {
+			return fmt.Errorf("%s: not a folder; choose another one to export to", dir)
+		}
 		if _, err := os.Lstat(f.final(name)); errors.Is(err, iofs.ErrNotExist) || errors.Is(err, unix.ENAMETOOLONG) {
 			return nil
 		}
@@ -262,6 +266,11 @@ func (f *exportFolder) mayReplace(banks []ExportBank, infos []FileInfo) error {
 		}
 	}
 	return nil
+}
+
+func isFolder(path string) bool {
+	st, err := os.Stat(path)
+	return err == nil && st.IsDir()
 }
 
 func (f *exportFolder) complete() bool { return f.result != nil }
@@ -390,9 +399,13 @@ func bootID() string {
 
 // seal gives the files their names.
 func (f *exportFolder) seal(files []string, r *Exported) (err error) {
+	var named []string
 	defer func() {
 		if err != nil {
-			os.Remove(f.final(exportAbout))
+			for _, name := range append(named, exportAbout) {
+				os.Remove(f.final(name))
+				os.Remove(filepath.Dir(f.final(name))) // if nothing else is in it
+			}
 			f.drop()
 		}
 	}()
@@ -432,6 +445,7 @@ func (f *exportFolder) seal(files []string, r *Exported) (err error) {
 		if err := rename(f.staging(name), to, f.force); err != nil {
 			return err
 		}
+		named = append(named, name)
 	}
 	r.Files = len(f.about.Files)
 	if f.force {
