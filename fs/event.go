@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/binary"
 	"encoding/json"
-	"fmt"
 	"math"
 	"strconv"
 
@@ -63,81 +62,56 @@ func (row eventValues) MarshalJSON() ([]byte, error) {
 
 // eventJSON renders the entry of a tree of one.
 func eventJSON(ctx context.Context, t *tree) ([]byte, error) {
-	var d eventDocument
-	for c, to := range map[*materialize.Column]any{t.view.EntryNumbers(): &d.Entry, t.view.RecordTags(): &d.RecordTag, t.view.EventTags(): &d.Tag} {
-		content, err := c.Content(ctx)
-		if err != nil {
-			return nil, err
-		}
-		if _, err := binary.Decode(content, binary.LittleEndian, to); err != nil {
-			return nil, fmt.Errorf("internal error: %s of one entry: %w", c.Name, err)
-		}
-	}
-	for _, r := range t.view.Records() {
-		d.File, d.Record = r.File, r.Record
-	}
-	nodes, err := t.view.Nodes(ctx)
+	ev, err := t.view.Event(ctx)
 	if err != nil {
 		return nil, err
 	}
-	if d.Banks, err = eventBanks(ctx, t.view.Banks()); err != nil {
-		return nil, err
-	}
-	if d.Nodes, err = eventBanks(ctx, nodes); err != nil {
-		return nil, err
+	d := eventDocument{Entry: ev.Entry, File: ev.File, Record: ev.Record, Tag: ev.Tag, RecordTag: ev.RecordTag, Banks: []eventBank{}}
+	for i := range ev.Banks {
+		b := &ev.Banks[i]
+		if b.Node {
+			d.Nodes = append(d.Nodes, eventBankOf(b))
+		} else {
+			d.Banks = append(d.Banks, eventBankOf(b))
+		}
 	}
 	return toJSON(d)
 }
 
-func eventBanks(ctx context.Context, banks []*materialize.Bank) ([]eventBank, error) {
-	list := []eventBank{}
-	for _, b := range banks {
-		rows, err := b.Rows(ctx)
-		if err != nil && !isContextError(err) {
-			list = append(list, eventBank{trueText(b.Name), []eventValues{}, err.Error()})
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		if rows == 0 {
-			continue
-		}
-		table := make([]eventValues, rows)
-		for _, c := range b.Columns {
-			content, err := c.Content(ctx)
-			if err != nil {
-				return nil, err
-			}
-			for r := range table {
-				v := eventValue{name: c.Name, array: c.Length > 1}
-				for range c.Length {
-					var text string
-					text, content = value(content, c.Type)
-					v.value = append(v.value, json.RawMessage(text))
-				}
-				table[r] = append(table[r], v)
-			}
-		}
-		list = append(list, eventBank{trueText(b.Name), table, ""})
+func eventBankOf(b *materialize.EventBank) eventBank {
+	if b.Err != nil {
+		return eventBank{trueText(b.Name), []eventValues{}, b.Err.Error()}
 	}
-	return list, nil
+	table := make([]eventValues, b.Rows)
+	for _, c := range b.Columns {
+		content := c.Content
+		for r := range table {
+			v := eventValue{name: c.Name, array: c.Length > 1}
+			for range c.Length {
+				var text string
+				text, content = value(content, c.Type)
+				v.value = append(v.value, json.RawMessage(text))
+			}
+			table[r] = append(table[r], v)
+		}
+	}
+	return eventBank{trueText(b.Name), table, ""}
 }
 
 // value is the first value of content as JSON has it, and what comes after. JSON
 // has no NaN and no infinity: they are strings.
-func value(content []byte, letter string) (text string, rest []byte) {
+func value(content []byte, letter byte) (text string, rest []byte) {
 	le := binary.LittleEndian
 	switch letter {
-	case "B":
+	case 'B':
 		return strconv.Itoa(int(int8(content[0]))), content[1:]
-	case "S":
+	case 'S':
 		return strconv.Itoa(int(int16(le.Uint16(content)))), content[2:]
-	case "I":
+	case 'I':
 		return strconv.Itoa(int(int32(le.Uint32(content)))), content[4:]
-	case "L":
+	case 'L':
 		return strconv.FormatInt(int64(le.Uint64(content)), 10), content[8:]
-	case "F":
+	case 'F':
 		return float(float64(math.Float32frombits(le.Uint32(content))), 32), content[4:]
 	default:
 		return float(math.Float64frombits(le.Uint64(content)), 64), content[8:]

@@ -1,13 +1,9 @@
 package materialize
 
 import (
-	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
-	"slices"
-
-	"github.com/hipofs/hipofs/hipo"
 )
 
 // Event is one entry, with what lies in it.
@@ -45,75 +41,108 @@ type EventColumn struct {
 // Event gives the entry of that number. It decodes the record that holds it, and
 // needs no counts.
 func (c *Chain) Event(ctx context.Context, entry int64) (*Event, error) {
-	v := c.view
-	if entry < 0 || entry >= v.starts[len(v.sources)] {
-		return nil, fmt.Errorf("there is no entry %d: there are %d, from 0 on", entry, v.starts[len(v.sources)])
+	n, err := c.view.Count(ctx)
+	if err != nil {
+		return nil, err
 	}
-	i := before(v.starts, entry)
-	s := v.sources[i]
-	r := s.runOf(entry - v.starts[i])
-	in := entry - v.starts[i] - s.runs[r].entry
-	ev := &Event{Entry: entry, File: s.info.Name, Record: s.runs[r].first}
-	at := in
-	for ; at >= int64(s.file.Records[ev.Record].Events); ev.Record++ {
-		at -= int64(s.file.Records[ev.Record].Events)
+	if entry < 0 || entry >= n {
+		return nil, fmt.Errorf("there is no entry %d: there are %d, from 0 on", entry, n)
 	}
-	ev.Number, ev.RecordTag = int(at), s.file.Records[ev.Record].UserTag
-	alone := s.recordRun(ev.Record)
-	err := c.m.withRun(ctx, s, alone, reading{}, func(d *decoder, got *fetched) error {
-		out, err := d.decode(s, alone, all, got, c.m.note)
-		if err != nil {
-			return err
+	return c.view.Slice(Slice{entry, entry + 1}).Event(ctx)
+}
+
+// Event is the entry of a view that has one, and was made by Slice or Where.
+func (v *View) Event(ctx context.Context) (*Event, error) {
+	n := v.narrow
+	c, err := n.settle(ctx) // of a file that is not counted, what rows there are
+	if err != nil {
+		return nil, err
+	}
+	if len(c.runs) != 1 || c.runs[0].entries != 1 {
+		return nil, fmt.Errorf("internal error: an event of %d entries", v.Entries())
+	}
+	of, err := n.picked(ctx, c, 0)
+	if err != nil {
+		return nil, err
+	}
+	k := &c.runs[0]
+	s := k.source
+	run := s.runAt(k.run)
+	in := of.at(0)
+	ev := &Event{Entry: s.first + run.entry + in, File: s.info.Name, Record: run.first}
+	for ; in >= int64(s.file.Records[ev.Record].Events); ev.Record++ {
+		in -= int64(s.file.Records[ev.Record].Events)
+	}
+	ev.Number, ev.RecordTag = int(in), s.file.Records[ev.Record].UserTag
+
+	all, err := v.chain.m.look(ctx, s, k.run, n.wants)
+	if err != nil {
+		return nil, err
+	}
+	tags, err := n.chunk(ctx, 0, tagsBank, 0, 0)
+	if err != nil {
+		return nil, err
+	}
+	ev.Tag = binary.LittleEndian.Uint32(tags)
+	add := func(b *Bank, l *looked) error {
+		e, err := b.inEvent(ctx, c, l)
+		if err == nil && (e.Rows > 0 || e.Err != nil) {
+			ev.Banks = append(ev.Banks, e)
 		}
-		ev.Tag = binary.LittleEndian.Uint32(out.tags[4*at:])
-		slices.SortFunc(out.parts, func(a, b part) int { return cmp.Compare(a.bank, b.bank) })
-		for i := range out.parts {
-			if b, ok := c.eventBank(&out.parts[i], at); ok {
-				ev.Banks = append(ev.Banks, b)
+		return err
+	}
+	found := map[bankID]*looked{}
+	var nodes []*Bank
+	for _, l := range all {
+		found[l.bank] = l
+		if int(l.bank) >= len(v.chain.banks.schemas) {
+			nodes = append(nodes, newNode(v, l.bank, l.layout))
+		}
+	}
+	for i, id := range v.shown.ids {
+		if l := found[id]; l != nil {
+			if err := add(v.Bank(i), l); err != nil {
+				return nil, err
 			}
 		}
-		return nil
-	})
-	return ev, err
-}
-
-// all wants every column.
-func all(_ bankID, layout *hipo.Schema) []bool {
-	return slices.Repeat([]bool{true}, len(layout.Columns))
-}
-
-// eventBank is a part's rows of event in of its record. It reports false if there
-// are none, or the bank is left out.
-func (c *Chain) eventBank(p *part, in int64) (b EventBank, ok bool) {
-	if int(p.bank) < len(c.banks.schemas) {
-		schema := c.banks.schemas[p.bank]
-		b.Name, b.Group, b.Item = schema.Name, schema.Group, schema.Item
-		if c.banks.hidden[p.bank] {
-			return b, false
+	}
+	sortNodes(nodes)
+	for _, b := range nodes {
+		if err := add(b, found[b.id]); err != nil {
+			return nil, err
 		}
-	} else {
-		b.Group, b.Item = c.nodeIDs(p.bank)
-		b.Name, b.Node = fmt.Sprintf("%d.%d", b.Group, b.Item), true
-		b.Primitive, b.Format = p.primitive, p.format
 	}
-	if p.err != nil {
-		b.Err = p.err
-		return b, true
+	return ev, nil
+}
+
+// inEvent is a bank in the one event of its view, in the record of which it was
+// found. What keeps this bank alone from being read is no error here.
+func (b *Bank) inEvent(ctx context.Context, c *choice, l *looked) (EventBank, error) {
+	e := EventBank{Name: b.Name, Group: b.Group, Item: b.Item, Err: l.err}
+	if int(b.id) >= len(b.view.chain.banks.schemas) {
+		e.Node, e.Primitive, e.Format = true, l.primitive, l.format
 	}
-	b.Rows = int(p.counts[in])
-	if b.Rows == 0 {
-		return b, false
+	if e.Err != nil {
+		return e, nil
 	}
-	var first int
-	for _, n := range p.counts[:in] {
-		first += int(n)
+	n := b.view.narrow
+	rows, err := n.rows(ctx, c, 0, b)
+	switch {
+	case ctx.Err() != nil:
+		return e, ctx.Err()
+	case err != nil:
+		e.Err = err
+		return e, nil
+	case rows == 0:
+		return e, nil
 	}
-	for k, col := range p.layout.Columns {
-		w := col.Width()
-		b.Columns = append(b.Columns, EventColumn{
-			Name: col.Name, Type: col.Type.Letter, Length: col.Length,
-			Content: p.columns[k][first*w : (first+b.Rows)*w],
-		})
+	e.Rows = int(rows)
+	for k, col := range b.schema.Columns {
+		content, err := n.chunk(ctx, 0, b.id, int32(k), rows)
+		if err != nil {
+			return e, err
+		}
+		e.Columns = append(e.Columns, EventColumn{Name: col.Name, Type: col.Type.Letter, Length: col.Length, Content: content})
 	}
-	return b, true
+	return e, nil
 }
