@@ -33,7 +33,7 @@ type Column struct {
 	verified atomic.Bool           // in a view of some entries: its streams have all been tried, and are good
 
 	reads sequence // of rows
-	disk  onDisk
+	disk  *onDisk  // nil where there is no tier
 }
 
 // columnKind is what a column's content comes from.

@@ -29,6 +29,14 @@ type onDisk struct {
 	looking chan struct{} // one opener at a time compares checksums
 }
 
+// newOnDisk is for a column of the chain; nil where there is no tier.
+func (c *Chain) newOnDisk() *onDisk {
+	if c.tier == nil {
+		return nil
+	}
+	return &onDisk{}
+}
+
 // making is a file that is being made, for those who wait for it or behind a
 // reader.
 type making struct {
@@ -196,7 +204,7 @@ func (c *Column) Finished(ctx context.Context) (*os.File, error) {
 
 // openFinished opens the column in the tier, one caller at a time.
 func (c *Column) openFinished(ctx context.Context, k columnFile, size int64) (*os.File, error) {
-	d := &c.disk
+	d := c.disk
 	d.mu.Lock()
 	if d.looking == nil {
 		d.looking = make(chan struct{}, 1)
@@ -270,7 +278,7 @@ func (c *Column) PathLength() (int, bool) {
 
 // make waits until the column's file is made. Who waits last and leaves ends it.
 func (c *Column) make(ctx context.Context, f *frame, k columnFile, about []byte) error {
-	d := &c.disk
+	d := c.disk
 	d.mu.Lock()
 	m := d.making
 	if m == nil {
@@ -406,7 +414,7 @@ func (c *Column) follow(f *frame, off int64, n int) {
 	if !c.mayBeKept() || c.empty() {
 		return
 	}
-	d := &c.disk
+	d := c.disk
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.read += int64(n)
@@ -433,7 +441,10 @@ func (c *Column) follow(f *frame, off int64, n int) {
 // Left notes that nobody has the column open any more. What was written behind a
 // reader who has left half-way is given up.
 func (c *Column) Left() {
-	d := &c.disk
+	d := c.disk
+	if d == nil {
+		return
+	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	d.read, d.reached = 0, 0

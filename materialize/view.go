@@ -84,7 +84,7 @@ func newView(c *Chain, sources []*source, shown *BankSet) *View {
 	for i, s := range sources {
 		v.starts[i+1] = v.starts[i] + s.entries
 	}
-	v.eventTags = &Column{Name: "event_tags", Length: 1, Dtype: "<u4", kind: eventTagsColumn, view: v, width: 4}
+	v.eventTags = &Column{Name: "event_tags", Length: 1, Dtype: "<u4", kind: eventTagsColumn, view: v, width: 4, disk: c.newOnDisk()}
 	v.recordTags = int64Column(recordTagsColumn, v, nil, "record_tags")
 	v.entryNumbers = int64Column(entryNumbersColumn, v, nil, "entries")
 	return v
@@ -373,7 +373,7 @@ func newBank(v *View, id bankID, s *hipo.Schema) *Bank {
 	for k, c := range s.Columns {
 		b.Columns[k] = &Column{
 			Name: c.Name, Type: string(c.Type.Letter), Length: c.Length, Dtype: c.Type.Dtype,
-			view: v, bank: b, index: k, width: int64(c.Width()),
+			view: v, bank: b, index: k, width: int64(c.Width()), disk: v.chain.newOnDisk(),
 		}
 	}
 	return b
@@ -401,7 +401,7 @@ func (b *Bank) Entry() *Column {
 
 // int64Column is a computed column of a bank, or of the view if b is nil.
 func int64Column(kind columnKind, v *View, b *Bank, name string) *Column {
-	return &Column{Name: name, Length: 1, Dtype: "<i8", kind: kind, view: v, bank: b, width: 8}
+	return &Column{Name: name, Length: 1, Dtype: "<i8", kind: kind, view: v, bank: b, width: 8, disk: v.chain.newOnDisk()}
 }
 
 // point gives a bank P::X its Pointer, if it has a pindex of one integer and
