@@ -209,8 +209,8 @@ def test_killed_at_any_instant_nothing_half_written_has_its_name(dst, hipofs, en
 def test_interrupted_it_says_so_and_goes_on(dst, hipofs, env, command, tmp_path):
     out = tmp_path / "out"
     process = subprocess.Popen([hipofs, "export", "--no-index", "--threads", "1", *dst.sources, out], env=env, stderr=subprocess.PIPE, text=True)
-    while not (out / ".hipofs.part").exists():
-        assert process.poll() is None
+    while not (out / ".hipofs.part").exists() and process.poll() is None:
+        pass  # it may be through before anybody looks
     process.send_signal(signal.SIGINT)
     said = process.communicate()[1]
     assert process.returncode == 130 and said == "hipofs: interrupted; started again, it goes on\n" or process.returncode == 0, said
