@@ -165,7 +165,7 @@ func TestBombsTakeLittleMemory(t *testing.T) {
 			grown := int64(math.MaxInt64)
 			for range 3 { // the least of them: garbage that was not collected yet is not what the file takes
 				grown = min(grown, growth(t, func() {
-					errs = readMuch(name, Options{MaxRecord: limit, Memory: 16 << 20, Threads: 2, Index: IndexLazy})
+					errs = readMuch(name, Options{MaxRecord: limit, Memory: 8 << 20, Threads: 2, Index: IndexLazy})
 				}))
 				if grown <= 64<<20 || raceDetector {
 					break
