@@ -44,7 +44,7 @@ func (a *Arrow) Size(ctx context.Context) (int64, error) {
 		if err := a.count(ctx); err != nil {
 			return 0, err
 		}
-		f, err := newArrowFrame(a.bank.schema)
+		f, err := a.frame()
 		if err != nil {
 			return 0, err
 		}
@@ -68,6 +68,15 @@ func (a *Arrow) count(ctx context.Context) error {
 	return a.bank.sumUp(ctx, &Waiting{Reader: ctx, Bank: a.bank.Name, For: forCounting})
 }
 
+// frame makes the frame of the file, one at a time in a chain: of a bank with very
+// many columns that takes some hundred megabytes, for a moment.
+func (a *Arrow) frame() (*arrowFrame, error) {
+	m := a.bank.view.chain.m
+	m.framing.Lock()
+	defer m.framing.Unlock()
+	return newArrowFrame(a.bank.schema)
+}
+
 func (a *Arrow) knownFault() error {
 	for _, c := range a.bank.Columns {
 		if err := c.knownFault(); err != nil {
@@ -88,7 +97,7 @@ func (a *Arrow) lay(ctx context.Context) (*arrowLay, error) {
 	if err := a.count(ctx); err != nil {
 		return nil, err
 	}
-	f, err := newArrowFrame(a.bank.schema)
+	f, err := a.frame()
 	if err != nil {
 		return nil, err
 	}

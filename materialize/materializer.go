@@ -50,6 +50,8 @@ type materializer struct {
 	recordsDecoded, streamsDecoded, bytesRead, bytesInflated atomic.Int64
 	bytesServed, hits, misses                                atomic.Int64
 
+	framing sync.Mutex // held while the frame of an Arrow file is made
+
 	inFlight, stalled atomic.Int64 // decodes under way; those that hang
 	decodeTime        atomic.Int64 // nanoseconds
 }
