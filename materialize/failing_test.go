@@ -266,7 +266,7 @@ func TestChangeIsToldAtOpen(t *testing.T) {
 	name, want := large(t, 1)
 	c, _ := openFailing(t, Options{Index: IndexLazy, Memory: 512 << 10}, name)
 	cached := c.View().Banks()[4].Columns[3] // 2 bytes a row: it stays in memory
-	for range 100 { // what is decoded ahead of the reader may push it out again
+	for range 100 {                          // what is decoded ahead of the reader may push it out again
 		if got, _ := readAll(t, cached); string(got) != string(want["T::b4/s"]) {
 			t.Fatal("other bytes")
 		}
