@@ -94,6 +94,9 @@ func takeOver(f *os.File) (bool, error) {
 	if sys, ok := st.Sys().(*syscall.Stat_t); !st.Mode().IsRegular() || ok && sys.Nlink != 1 {
 		return false, fmt.Errorf("%s: not a file of hipofs; remove it, or choose another name", f.Name())
 	}
+	if st.Size() == 0 { // ext4 writes what was cut to nothing out to the disk when it is closed, and its closer waits
+		return true, nil
+	}
 	return true, f.Truncate(0)
 }
 
