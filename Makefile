@@ -21,10 +21,10 @@ test: ## every test; installs what it needs
 	@scripts/setup.sh clients
 	@scripts/guard.sh scripts/test.sh
 
-clients: ## readers in other languages beside NumPy, and the examples, those of ROOT too
+clients: ## readers in other languages beside NumPy, at least seven, and the examples, those of ROOT too
 	@scripts/setup.sh clients all
 	@$(MAKE) --no-print-directory build
-	@scripts/guard.sh .venv/bin/python -m pytest integration/test_clients.py integration/test_examples.py
+	@HIPOFS_CLIENTS=required scripts/guard.sh .venv/bin/python -m pytest integration/test_clients.py integration/test_examples.py
 
 bench: ## time, memory and work beside other readers, kept in integration/RESULTS.md; EVENTS=400000 RUNS=5 BENCH="--only pass"
 	@scripts/setup.sh demo
