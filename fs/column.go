@@ -174,14 +174,18 @@ func (c *column) Read(ctx context.Context, _ fusefs.FileHandle, dest []byte, off
 			return fuse.ReadResultData(dest[:n]), 0
 		}
 	}
-	n, err := c.col.ReadAt(ctx, dest, off)
+	pieces, err := c.col.Read(ctx, dest, off)
+	n := 0
+	for _, b := range pieces {
+		n += len(b)
+	}
 	if err == nil && n < len(dest) {
 		err = c.short(ctx, off, n)
 	}
 	if err != nil {
 		return nil, c.errno(ctx, err)
 	}
-	return fuse.ReadResultData(dest[:n]), 0
+	return fuse.ReadResultVector(pieces), 0
 }
 
 // short says what is wrong with only n bytes at off; the kernel would fill the

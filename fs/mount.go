@@ -136,6 +136,7 @@ func serve(conn *connection, root fusefs.InodeEmbedder, o Options) (*Server, err
 			MaxBackground:            maxBackground,
 			DisableReadDirPlus:       true, // it looks up what it lists, and so would wait for sizes
 			ExplicitDataCacheControl: true, // contents never change
+			DisableSplice:            true, // reads are answered out of memory
 			// No EnableSymlinkCaching: a finished file may have gone since its link was read.
 			Debug:        o.Debug,
 			Logger:       logger,

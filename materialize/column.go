@@ -66,7 +66,7 @@ func (c *Column) fill(ctx context.Context, p []byte, row int64) error {
 	case entryNumbersColumn:
 		return c.fillEntryNumbers(ctx, p, row)
 	}
-	return c.fillContent(ctx, p, row)
+	return c.eachPiece(ctx, row*c.width, int64(len(p)), func(b []byte) { p = p[copy(p, b):] })
 }
 
 // frame is what the row count decides about a file.
@@ -358,21 +358,38 @@ func (s *source) verifyColumn(ctx context.Context, k columnKey) error {
 // ReadAt fills p with the file's bytes from off on, and returns how many there
 // were; fewer than len(p) only at the end, 0 past it, both without error.
 func (c *Column) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
+	pieces, err := c.Read(ctx, p, off)
+	n := 0
+	for _, b := range pieces {
+		n += copy(p[n:], b)
+	}
+	return n, err
+}
+
+// mostPieces is in how many pieces a read is answered. What there is more of is
+// copied: a piece is to be some pages at least.
+const mostPieces = 64
+
+// Read gives what ReadAt does as it lies in memory, in pieces that are not to be
+// written to. What must be made, or is in too many pieces, is put where ReadAt
+// would put it in p.
+func (c *Column) Read(ctx context.Context, p []byte, off int64) ([][]byte, error) {
 	f, err := c.measure(ctx)
 	if err != nil {
-		return 0, err
+		return nil, err
 	}
 	if off < 0 || off >= f.size {
-		return 0, nil
+		return nil, nil
 	}
 	p = p[:min(int64(len(p)), f.size-off)]
 	c.lookAhead(c.rowsAt(f, off, len(p)))
-	if err := c.copyOut(ctx, f, p, off); err != nil {
-		return 0, err
+	pieces, err := c.pieces(ctx, f, p, off)
+	if err != nil {
+		return nil, err
 	}
 	c.view.chain.m.bytesServed.Add(int64(len(p)))
 	c.follow(f, off, len(p))
-	return len(p), nil
+	return pieces, nil
 }
 
 // rowsAt are the rows in n bytes of the file from off on: the first, and how many.
@@ -382,16 +399,42 @@ func (c *Column) rowsAt(f *frame, off int64, n int) (row, rows int64) {
 	return row, (to+c.width-1)/c.width - row
 }
 
+// pieces is Read of bytes all of which exist.
+func (c *Column) pieces(ctx context.Context, f *frame, p []byte, off int64) (pieces [][]byte, err error) {
+	head := f.header[min(off, int64(len(f.header))):]
+	if len(head) >= len(p) {
+		return append(pieces, head[:len(p)]), nil
+	}
+	if len(head) > 0 {
+		pieces = append(pieces, head)
+	}
+	n := len(head) // of p that is in pieces
+	pos := off + int64(n) - int64(len(f.header))
+	if c.kind != contentColumn {
+		return append(pieces, p[n:]), c.makeRows(ctx, p[n:], pos)
+	}
+	joined := 0 // of p from n on
+	err = c.eachPiece(ctx, pos, int64(len(p)-n), func(b []byte) {
+		if len(pieces) < mostPieces {
+			pieces = append(pieces, b)
+			n += len(b)
+		} else {
+			joined += copy(p[n+joined:], b)
+		}
+	})
+	if joined > 0 {
+		pieces = append(pieces, p[n:n+joined])
+	}
+	return pieces, err
+}
+
 // copyOut fills p with the file's bytes from off on, all of which exist.
 func (c *Column) copyOut(ctx context.Context, f *frame, p []byte, off int64) error {
-	n := 0
-	if off < int64(len(f.header)) {
-		n = copy(p, f.header[off:])
+	pieces, err := c.pieces(ctx, f, p, off)
+	for _, b := range pieces {
+		p = p[copy(p, b):]
 	}
-	if n == len(p) {
-		return nil
-	}
-	return c.readRows(ctx, p[n:], off+int64(n)-int64(len(f.header)))
+	return err
 }
 
 // Content is the whole content of a small column: the values, without a header.
@@ -410,8 +453,8 @@ func (c *Column) Content(ctx context.Context) ([]byte, error) {
 	return p, c.fill(ctx, p, 0)
 }
 
-// readRows fills p, which is not empty, from byte pos of the content on.
-func (c *Column) readRows(ctx context.Context, p []byte, pos int64) error {
+// makeRows fills p, which is not empty, from byte pos of the content on.
+func (c *Column) makeRows(ctx context.Context, p []byte, pos int64) error {
 	row, skip := pos/c.width, pos%c.width
 	rows := (skip + int64(len(p)) + c.width - 1) / c.width
 	if skip == 0 && rows*c.width == int64(len(p)) {
@@ -517,19 +560,21 @@ func (b *Bank) chunkBy(ctx context.Context, x stretch, column int32, w wants) ([
 	return b.view.chain.m.chunkBy(ctx, x.source, chunkKey{x.source.number, int32(x.r), b.id, column}, w)
 }
 
-// fillContent copies content out of chunks.
-func (c *Column) fillContent(ctx context.Context, p []byte, row int64) error {
-	for len(p) > 0 {
-		x, in := c.bank.place(row)
+// eachPiece gives n bytes from byte pos of the content on, chunk by chunk.
+func (c *Column) eachPiece(ctx context.Context, pos, n int64, f func([]byte)) error {
+	for n > 0 {
+		x, in := c.bank.place(pos / c.width)
 		chunk, err := c.bank.chunk(ctx, x, int32(c.index))
 		if err != nil {
 			return err
 		}
-		n := copy(p, chunk[in*c.width:])
-		p = p[n:]
-		row += int64(n) / c.width
-		if in*c.width+int64(n) == int64(len(chunk)) {
-			c.done(x, row)
+		rest := chunk[in*c.width+pos%c.width:]
+		b := rest[:min(n, int64(len(rest)))]
+		f(b)
+		pos += int64(len(b))
+		n -= int64(len(b))
+		if len(b) == len(rest) {
+			c.done(x, pos/c.width)
 		}
 	}
 	return nil
