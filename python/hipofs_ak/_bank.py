@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import io
 import os
 from collections.abc import Callable, Sequence
@@ -153,6 +154,16 @@ class Mapped:
             munmap(self._address, self._length)
 
 
+@functools.lru_cache(1000)
+def header(head: bytes) -> tuple[tuple[int, ...], bool, np.dtype[Any], int]:
+    """Shape, order, type and first byte of the values, from the bytes before them. Columns of a bank have the same."""
+    file = io.BytesIO(head)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("it is not of version 1.0")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    return shape, fortran, dtype, file.tell()
+
+
 class Npy:
     """An open .npy file of a tree; what is what it is called in errors."""
 
@@ -168,15 +179,12 @@ class Npy:
                 raise
 
     def _read_header(self, path: str) -> None:
-        head = io.BytesIO(os.pread(self._fd, HEADER, 0))
+        head = os.pread(self._fd, HEADER, 0)
         size = os.fstat(self._fd).st_size
         try:
-            if np.lib.format.read_magic(head) != (1, 0):
-                raise ValueError("it is not of version 1.0")
-            shape, fortran, self.dtype = np.lib.format.read_array_header_1_0(head)
+            shape, fortran, self.dtype, self._data = header(head[:10 + int.from_bytes(head[8:10], "little")])
         except ValueError as e:
             raise HipoError(f"{self._what}: {path} is no .npy file of hipofs: {e}") from None
-        self._data = head.tell()
         if fortran or len(shape) not in (1, 2) or min(shape) < 0 or self.dtype.kind not in "iuf":
             raise HipoError(f"{self._what}: {path} has an array of shape {shape} of {self.dtype}")
         self.rows, self.inner = shape[0], shape[1] if len(shape) == 2 else 1

@@ -123,8 +123,8 @@ class Mount:
     @functools.cached_property
     def _tier(self) -> bool:
         """Whether hipofs keeps columns as files in a cache folder."""
-        with suppress(OSError, ValueError), open(self.file("", ".hipofs/stats.json"), "rb") as stats:
-            return json.load(stats)["tier"] is not None
+        with suppress(HipoValueError):  # closed by another thread
+            return os.path.isdir(self.file("", ".hipofs/links"))
         return False
 
     def real(self, path: str) -> str | None:
