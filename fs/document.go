@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"sync"
 	"syscall"
 	"unicode/utf8"
 
@@ -12,8 +13,9 @@ import (
 	"github.com/hanwen/go-fuse/v2/fuse"
 )
 
-// document is a small file that is rendered when it is opened, the same each
-// time. Between opens only its size is kept.
+// document is a small file that is rendered when it is read, the same each time:
+// once for an open, and not at all where the kernel still has its pages. Between
+// opens only its size is kept.
 type document struct {
 	file
 	render func(context.Context) ([]byte, error) // may wait
@@ -46,11 +48,39 @@ func (d *document) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, u
 	if errno := d.opening(flags); errno != 0 {
 		return nil, 0, errno
 	}
-	b, err := d.render(ctx)
-	if err != nil {
+	if _, err := d.size(ctx); err != nil {
 		return nil, 0, d.errno(ctx, err)
 	}
-	return rendered(b), fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH, 0
+	return &reading{of: d}, fuse.FOPEN_KEEP_CACHE | fuse.FOPEN_NOFLUSH, 0
+}
+
+// reading is an open document. The kernel asks for parts of it at the same time.
+type reading struct {
+	of *document
+	mu sync.Mutex
+	b  rendered // nil: nobody has read yet
+}
+
+var _ = (fusefs.FileReader)((*reading)(nil))
+var _ = (fusefs.FileLseeker)((*reading)(nil))
+
+// Read runs to its end, whoever is interrupted, as a column's does.
+func (r *reading) Read(ctx context.Context, dest []byte, off int64) (fuse.ReadResult, syscall.Errno) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.b == nil {
+		ctx = context.WithoutCancel(ctx)
+		b, err := r.of.render(ctx)
+		if err != nil {
+			return nil, r.of.errno(ctx, err)
+		}
+		r.b = b
+	}
+	return r.b.Read(ctx, dest, off)
+}
+
+func (r *reading) Lseek(ctx context.Context, off uint64, whence uint32) (uint64, syscall.Errno) {
+	return r.of.Lseek(ctx, nil, off, whence)
 }
 
 // live is a file like those of /proc: its size is 0, and what it says is what

@@ -220,7 +220,7 @@ func TestPanicAnywhereIsEIOAndTheMountGoesOn(t *testing.T) {
 		{"getxattr", []string{"xattr", "getxattr", "user.x"}},
 		{"readlink", []string{"readlink", "readlink"}},
 		{"live", []string{"open", "live"}},
-		{"render", []string{"open", "render"}},
+		{"render", []string{"read", "render"}},
 	} {
 		t.Run(tt.where, func(t *testing.T) {
 			var said log
