@@ -22,7 +22,7 @@ is then 1. A line that misses its bar is printed like any other. The whole table
   serve    a column of 256 MB that has been read: mapping it beside the same bytes as a plain file, through the page
            cache, the link and the kernel's passthrough; reading another that is decoded for the first time
   herd     records decoded for eight processes that read one bank at once; counted
-  ak       hipofs_ak beside oxihipo, both to awkward arrays of which every value is added up, without the time that imports
+  ak       hipofs_ak beside oxihipo, both to awkward arrays of which every byte goes into a checksum, without the time that imports
            take: a bank; one column of it again, in the same process and in another; all banks at once, with an index;
            the memory of the reading process, steps of 50 MB through all banks
   export   everything as .npy files, beside a process that imports oxihipo and reads all columns; as Parquet files,
