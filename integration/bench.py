@@ -12,7 +12,9 @@ is then 1. A line that misses its bar is printed like any other. The whole table
   pass     the pass that makes an index, beside a loop that reads, checksums and inflates; one processor, two
   column   from the start of the hipofs command to one column and its offsets in NumPy; beside a process that imports
   bank     oxihipo, or hipopybind, and reads the same. The same for a bank of 28 columns, all REC banks, and the same
-  rec      column of files in other codecs. No index is there, and none is written but where the line says so
+  rec      column of files in other codecs. No index is there, and none is written but where the line says so. oxihipo is
+           told at once what is wanted; hipofs finds out as files are opened, or is told with --prefetch. Mapped is
+           mmap_mode="r"; both then take a checksum of all they have read
   codecs
   files    the start of the command until ls of the mount answers, for many files of 194 banks that have indexes
   size     the index beside its file
@@ -121,21 +123,21 @@ def reader(*argv: str | Path, env: dict[str, str] | None = None) -> dict:
     return got | {"first": got["done"] - began}
 
 
-def by_hipofs(b: Bench, source: Path, task: list[str], *options: str) -> dict:
+def by_hipofs(b: Bench, source: Path, task: list[str], *options: str, mapped: bool = False) -> dict:
     env, point = b.env(), b.fresh("mnt")
     benchfiles.supply()
     began = time.monotonic()
     run(HIPOFS, *options, source, point, env=env)
     try:
-        got = reader("hipofs", point, *task)
+        got = reader("--use", "mapped", point, *task) if mapped else reader("hipofs", point, *task)
         return got | {"first": got["done"] - began, "daemon": status(daemons(point)[0], "VmHWM")}
     finally:
         run(HIPOFS, "umount", point, env=env)
 
 
-def by_oxihipo(source: Path, task: list[str]) -> dict:
+def by_oxihipo(source: Path, task: list[str], *options: str) -> dict:
     benchfiles.supply()
-    return reader("oxihipo", source, *task)
+    return reader(*options, "oxihipo", source, *task)
 
 
 def by_hipopybind(source: Path, task: list[str]) -> dict:
@@ -193,6 +195,16 @@ def comparison(b: Bench, what: str, source: Path, task: list[str], bar: float | 
     yield Row("   peak memory: hipofs and its reader", mb(daemon + of(ours, "peak")), mb(peak), (daemon + of(ours, "peak")) / peak)
 
 
+def mapped(b: Bench, what: str, source: Path, task: list[str], bar: float, *options: str) -> Iterator[Row]:
+    """The same, with arrays that are mapped, and both using each byte of them."""
+    ours, theirs = [], []
+    for _ in range(b.runs):
+        ours.append(by_hipofs(b, source, task, *options, mapped=True))
+        theirs.append(by_oxihipo(source, task, "--use"))
+    agree(what, *ours, *theirs)
+    yield Row(what, s(of(ours, "first")), s(of(theirs, "first")), of(ours, "first") / of(theirs, "first"), bar)
+
+
 COLUMN, BANK, REC = ["REC::Particle", "px"], ["REC::Calorimeter"], ["REC::*"]
 
 
@@ -207,11 +219,18 @@ def column(b: Bench) -> Iterator[Row]:
 
 
 def bank(b: Bench) -> Iterator[Row]:
-    yield from comparison(b, "28 columns and offsets", benchfiles.dst(b.events), BANK, 0.7, "--no-index")
+    source = benchfiles.dst(b.events)
+    yield from comparison(b, "28 columns and offsets", source, BANK, 0.7, "--no-index")
+    yield from mapped(b, "   mapped, and each byte used", source, BANK, 0.7, "--no-index")
 
 
 def rec(b: Bench) -> Iterator[Row]:
-    yield from comparison(b, "all REC banks", benchfiles.dst(b.events), REC, 0.75, "--no-index")
+    source = benchfiles.dst(b.events)
+    yield from comparison(b, "all REC banks", source, REC, 0.75, "--no-index")
+    told = f"--prefetch={','.join(REC)}"
+    rows = comparison(b, "   told with --prefetch", source, REC, 0.75, "--no-index", told)
+    yield next(rows)
+    yield from mapped(b, "   told, mapped, and each byte used", source, REC, 0.75, "--no-index", told)
 
 
 def codecs(b: Bench) -> Iterator[Row]:

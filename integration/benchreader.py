@@ -1,9 +1,11 @@
 """One reader of the benchmark, a process of its own: reads columns to NumPy, says when that was done and what they are.
 
-    benchreader.py hipofs|oxihipo|hipopybind WHERE BANK [COLUMN...]
+    benchreader.py [--use] hipofs|mapped|oxihipo|hipopybind WHERE BANK [COLUMN...]
 
 WHERE is a mount or a file. BANK may be a prefix and `*`; no columns means all. Prints JSON: the clock when everything
-was read, this process's peak memory then, the seconds that reading again took, and a checksum of each array.
+was read, this process's peak memory then, the seconds that reading again took, and a checksum of each array. `mapped`
+is hipofs with mmap_mode="r": nothing is read of an array until it is used. With --use, each byte of each array has been
+used when the clock is read, whoever reads.
 """
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ import numpy as np
 Arrays = dict[str, np.ndarray]  # by bank and column; "offsets" is a column
 
 
-def read_hipofs(mount: str, bank: str, columns: list[str]) -> Arrays:
+def read_hipofs(mount: str, bank: str, columns: list[str], mmap_mode: str | None = None) -> Arrays:
     banks = [b for b in os.listdir(mount) if b.startswith(bank[:-1]) and "." not in b] if bank.endswith("*") else [bank]
     got = {}
     for b in banks:
@@ -26,8 +28,12 @@ def read_hipofs(mount: str, bank: str, columns: list[str]) -> Arrays:
             with open(f"{mount}/{b}/schema.json") as f:
                 names = [c["name"] for c in json.load(f)["columns"]]
         for c in [*names, "offsets"]:
-            got[f"{b}/{c}"] = np.load(f"{mount}/{b}/{c}.npy")
+            got[f"{b}/{c}"] = np.load(f"{mount}/{b}/{c}.npy", mmap_mode=mmap_mode)
     return got
+
+
+def read_mapped(mount: str, bank: str, columns: list[str]) -> Arrays:
+    return read_hipofs(mount, bank, columns, "r")
 
 
 def read_oxihipo(source: str, bank: str, columns: list[str]) -> Arrays:
@@ -59,9 +65,23 @@ def read_hipopybind(source: str, bank: str, columns: list[str]) -> Arrays:
     return {f"{bank}/{column}": np.array(values, "f4"), f"{bank}/offsets": np.cumsum(counts, dtype="i8")}
 
 
-def main(reader: str, where: str, bank: str, *columns: str) -> None:
-    read = {"hipofs": read_hipofs, "oxihipo": read_oxihipo, "hipopybind": read_hipopybind}[reader]
-    got = read(where, bank, list(columns))
+def use(got: Arrays) -> Arrays:
+    """The arrays, each byte of which has been read: the exclusive or of all values, taken for whole numbers."""
+    for a in got.values():
+        np.bitwise_xor.reduce(a.reshape(-1).view(f"u{a.itemsize}"))
+    return got
+
+
+def main(*argv: str) -> None:
+    used = argv[0] == "--use"
+    reader, where, bank, *columns = argv[used:]
+    by = {"hipofs": read_hipofs, "mapped": read_mapped, "oxihipo": read_oxihipo, "hipopybind": read_hipopybind}[reader]
+
+    def read() -> Arrays:
+        got = by(where, bank, columns)
+        return use(got) if used else got
+
+    got = read()
     done = time.monotonic()
     with open("/proc/self/status") as f:
         peak = int(f.read().split("VmHWM:")[1].split()[0]) * 1024
@@ -70,7 +90,7 @@ def main(reader: str, where: str, bank: str, *columns: str) -> None:
     size = sum(a.nbytes for a in got.values())
     del got
     began = time.perf_counter()
-    read(where, bank, list(columns))
+    read()
     print(json.dumps({"done": done, "peak": peak, "again": time.perf_counter() - began, "sums": sums, "bytes": size}))
 
 
