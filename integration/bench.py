@@ -408,7 +408,7 @@ def herd(b: Bench) -> Iterator[Row]:
     source, env = benchfiles.dst(b.events), b.env()
     run(HIPOFS, "index", "-q", source, env=env, timeout=600)
     with mounted(HIPOFS, env, source) as m:
-        argv = [sys.executable, ROOT / "integration/benchreader.py", "hipofs", m.point, *BANK]
+        argv = [sys.executable, ROOT / "integration/benchreader.py", "--once", "hipofs", m.point, *BANK]
         readers = [subprocess.Popen(argv, stdout=subprocess.PIPE) for _ in range(8)]
         got = [json.loads(r.communicate()[0]) for r in readers]
         agree("eight processes", *got, by_oxihipo(source, BANK))

@@ -1,11 +1,11 @@
 """One reader of the benchmark, a process of its own: reads columns to NumPy, says when that was done and what they are.
 
-    benchreader.py [--use] hipofs|mapped|oxihipo|hipopybind WHERE BANK [COLUMN...]
+    benchreader.py [--use|--once] hipofs|mapped|oxihipo|hipopybind WHERE BANK [COLUMN...]
 
 WHERE is a mount or a file. BANK may be a prefix and `*`; no columns means all. Prints JSON: the clock when everything
 was read, this process's peak memory then, the seconds that reading again took, and a checksum of each array. `mapped`
 is hipofs with mmap_mode="r": nothing is read of an array until it is used. With --use, each byte of each array has been
-used when the clock is read, whoever reads.
+used when the clock is read, whoever reads. With --once, nothing is read again.
 """
 from __future__ import annotations
 
@@ -73,8 +73,8 @@ def use(got: Arrays) -> Arrays:
 
 
 def main(*argv: str) -> None:
-    used = argv[0] == "--use"
-    reader, where, bank, *columns = argv[used:]
+    used, once = argv[0] == "--use", argv[0] == "--once"
+    reader, where, bank, *columns = argv[used or once:]
     by = {"hipofs": read_hipofs, "mapped": read_mapped, "oxihipo": read_oxihipo, "hipopybind": read_hipopybind}[reader]
 
     def read() -> Arrays:
@@ -90,7 +90,8 @@ def main(*argv: str) -> None:
     size = sum(a.nbytes for a in got.values())
     del got
     began = time.perf_counter()
-    read()
+    if not once:
+        read()
     print(json.dumps({"done": done, "peak": peak, "again": time.perf_counter() - began, "sums": sums, "bytes": size}))
 
 

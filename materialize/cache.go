@@ -23,9 +23,10 @@ const (
 // chunks keeps chunks, within a budget of bytes. What it hands out stays valid
 // after it is evicted, and is never written to.
 //
-// A chunk that has been read to its end is in the kernel's page cache as well,
-// and likely to be read from there: such go first, and no more of them are kept
-// than servedShare, or servedMost.
+// A chunk all of which has been read is in the kernel's page cache as well, and
+// likely to be read from there: such go first, and no more of them are kept than
+// servedShare, or servedMost. That its end was read says little: of several who
+// read at once, the slowest may still want a page that the others passed over.
 type chunks struct {
 	mu        sync.Mutex
 	fresh     lru
@@ -46,8 +47,14 @@ const (
 // lru is the order in which chunks were used, and their bytes. The list counts
 // entries; the bytes are counted here, so that it never evicts by itself.
 type lru struct {
-	list  *simplelru.LRU[chunkKey, []byte]
+	list  *simplelru.LRU[chunkKey, *held]
 	bytes int64
+}
+
+// held is a chunk, and how much of it is still to be read.
+type held struct {
+	b      []byte
+	unread int64
 }
 
 // chunkOverhead is about what an entry costs beside its bytes.
@@ -56,7 +63,7 @@ const chunkOverhead = 200
 func cost(b []byte) int64 { return int64(len(b)) + chunkOverhead }
 
 func (l *lru) init() {
-	list, err := simplelru.NewLRU(math.MaxInt, func(_ chunkKey, b []byte) { l.bytes -= cost(b) })
+	list, err := simplelru.NewLRU(math.MaxInt, func(_ chunkKey, h *held) { l.bytes -= cost(h.b) })
 	if err != nil {
 		panic("internal error: " + err.Error())
 	}
@@ -64,7 +71,7 @@ func (l *lru) init() {
 }
 
 func (l *lru) add(k chunkKey, b []byte) {
-	l.list.Add(k, b)
+	l.list.Add(k, &held{b, int64(len(b))})
 	l.bytes += cost(b)
 }
 
@@ -79,10 +86,14 @@ func newChunks(budget int64) *chunks {
 func (c *chunks) get(k chunkKey) ([]byte, bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if b, ok := c.fresh.list.Get(k); ok {
-		return b, true
+	h, ok := c.fresh.list.Get(k)
+	if !ok {
+		h, ok = c.served.list.Get(k)
 	}
-	return c.served.list.Get(k)
+	if !ok {
+		return nil, false
+	}
+	return h.b, true
 }
 
 // has reports whether a chunk is there, without touching it.
@@ -144,14 +155,18 @@ func (c *chunks) addIfRoom(k chunkKey, b []byte, share float64) bool {
 	return true
 }
 
-// done notes that a chunk has been read to its end.
-func (c *chunks) done(k chunkKey) {
+// serve notes that n bytes of a chunk have been read, which were not before.
+func (c *chunks) serve(k chunkKey, n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b, ok := c.fresh.list.Peek(k)
+	h, ok := c.fresh.list.Peek(k)
 	if !ok {
 		return
 	}
+	if h.unread -= n; h.unread > 0 {
+		return
+	}
+	b := h.b
 	c.fresh.list.Remove(k)
 	most := min(c.budget/servedShare, servedMost)
 	before := c.served.bytes

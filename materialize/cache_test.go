@@ -13,7 +13,7 @@ func TestChunksThatWereReadGoFirst(t *testing.T) {
 		c.add(key(i), make([]byte, size))
 	}
 	for i := range 4 {
-		c.done(key(7 - i))
+		c.serve(key(7-i), size)
 	}
 	// Of those, a fourth of the budget is kept: the last two.
 	for i, want := range []bool{true, true, true, true, true, true, false, false} {
@@ -64,5 +64,30 @@ func TestColumnReadAgainBringsItsBank(t *testing.T) {
 	read(banks[0])
 	if n := c.Stats().RecordsDecoded - before; n > 12 {
 		t.Errorf("%d records decoded to read a bank again, there are 12", n)
+	}
+}
+
+// Several who read one column at once ask for its pages in any order, and one of
+// them may want a page long after the others have read the end.
+func TestAChunkStaysUntilAllOfItIsRead(t *testing.T) {
+	const size, page = 64 << 10, 4 << 10
+	c := newChunks(8 * size)
+	k := chunkKey{run: 1}
+	c.add(k, make([]byte, size))
+	fill := func() {
+		for i := 2; i < 10; i++ {
+			c.addIfRoom(chunkKey{run: int32(i)}, make([]byte, size), 1)
+		}
+	}
+	c.serve(k, size-2*page)
+	c.serve(k, page) // its end, as it happens
+	fill()
+	if !c.has(k) {
+		t.Fatal("a chunk with an unread page was let go of for another that nobody waits for")
+	}
+	c.serve(k, page)
+	fill()
+	if c.has(k) {
+		t.Fatal("a chunk that is all read stays where there is no room")
 	}
 }

@@ -573,23 +573,29 @@ func (c *Column) eachPiece(ctx context.Context, pos, n int64, f func([]byte)) er
 		f(b)
 		pos += int64(len(b))
 		n -= int64(len(b))
+		c.serve(x, int64(len(b)))
 		if len(b) == len(rest) {
-			c.done(x, pos/c.width)
+			c.passed(pos / c.width)
 		}
 	}
 	return nil
 }
 
-// done notes that a chunk has been read to its end, which is that row of the bank.
-func (c *Column) done(x stretch, row int64) {
+// serve notes that n bytes of a chunk have been read.
+func (c *Column) serve(x stretch, n int64) {
 	m := c.view.chain.m
-	if n := c.view.narrow; n != nil {
-		m.chunks.done(n.key(x.r, c.bank.id, int32(c.index)))
+	if narrow := c.view.narrow; narrow != nil {
+		m.chunks.serve(narrow.key(x.r, c.bank.id, int32(c.index)), n)
 		return
 	}
-	m.chunks.done(chunkKey{x.source.number, int32(x.r), c.bank.id, int32(c.index)})
-	if row == c.bank.rows[len(c.bank.rows)-1] {
-		m.finish(c.key())
+	m.chunks.serve(chunkKey{x.source.number, int32(x.r), c.bank.id, int32(c.index)}, n)
+}
+
+// passed notes that a reader has come to the end of a chunk, which is that row of
+// the bank.
+func (c *Column) passed(row int64) {
+	if c.view.narrow == nil && row == c.bank.rows[len(c.bank.rows)-1] {
+		c.view.chain.m.finish(c.key())
 	}
 }
 

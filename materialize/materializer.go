@@ -398,7 +398,9 @@ func (m *materializer) ahead(s *source, k chunkKey, w wants) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.join(s, k, w)
+	if !m.chunks.has(k) { // nor has it come while nobody was looking
+		m.join(s, k, w)
+	}
 }
 
 // join finds the flight that gives a chunk, or starts one. m.mu is held.

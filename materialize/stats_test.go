@@ -89,7 +89,7 @@ func TestEvictedBytesAreCounted(t *testing.T) {
 	equal(t, "held, evictions, evicted", []int64{bytes, evictions, evicted}, []int64{10000, 3, 3000})
 	// Of what was read to its end, only a share stays.
 	for i := 3; i < 13; i++ {
-		c.done(chunkKey{run: int32(i)})
+		c.serve(chunkKey{run: int32(i)}, int64(size))
 	}
 	bytes, evictions, evicted = c.state()
 	equal(t, "after all were read", []int64{bytes, evictions, evicted}, []int64{2000, 11, 11000})

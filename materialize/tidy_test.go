@@ -20,7 +20,7 @@ func TestChunksThatAreLetGoOfAreToldWhenTheyAreMany(t *testing.T) {
 	for i := range 2 * looseBytes / size {
 		k := chunkKey{run: int32(i)}
 		c.add(k, make([]byte, size-chunkOverhead))
-		c.done(k)
+		c.serve(k, size)
 		// The first servedMost bytes stay.
 		if want := i == (servedMost+looseBytes)/size-1; told() != want {
 			t.Fatalf("told after %d chunks of %d bytes = %v", i+1, size, !want)
