@@ -144,6 +144,21 @@ def test_prefetched_columns_cost_no_decode(hipofs, env, source, tmp_path):
     assert said.count("no column is called N::none") == 1 and said.count("msg=prefetched") == 1
 
 
+def test_reads_are_no_events_of_the_log(hipofs, env, source, tmp_path):
+    log = tmp_path / "log"
+    with mounted(hipofs, env, source, f"--log-file={log}", "--log-level=debug") as m:
+        for _ in range(20):
+            for size in (4096, 100_000, 1 << 20, 16 << 20):
+                fd = os.open(m / "C::big/v.npy", os.O_RDONLY)
+                os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)  # the next read is the mount's to answer
+                while os.read(fd, size):
+                    pass
+                os.close(fd)
+        assert m.json("stats.json")["bytes_served"] > 20 * 4 << 20
+    said = [re.search(r'msg=("[^"]*"|\S+)', line)[1] for line in log.read_text().splitlines()]
+    assert len(said) == len(set(said)) and "mounted" in said, said
+
+
 def test_stats_command(hipofs, env, source, tmp_path):
     with mounted(hipofs, env, source) as m:
         (m / "A::a" / "x.npy").read_bytes()
