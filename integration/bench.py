@@ -373,7 +373,7 @@ def finished(how: str, path: Path | str) -> dict:
 def serve(b: Bench) -> Iterator[Row]:
     """The chain is one file several times over, so that a column of it is large."""
     source = benchfiles.dst(b.events)
-    large, other = "REC::Traj/x.npy", "REC::Traj/y.npy"
+    large = "REC::Traj/x.npy"
     times = max(1, round(6 * 400_000 / b.events))
     plain = b.fresh("plain") / "x.npy"
 
@@ -393,9 +393,11 @@ def serve(b: Bench) -> Iterator[Row]:
     with mounted(HIPOFS, env, [source] * times, "--memory=4G") as m:
         run("cp", m / large, plain)
         yield beside("mmap of a column that has been read, page cache", m / large, 1 / 3)
-        first = finished("read", m / other)
-        yield Row(f"first read of a decoded column, {first['bytes'] / 1e6:.0f} MB", f"{gb(first):.1f} GB/s", "", gb(first), 1,
-                  least=True, unit="GB/s")
+        size = (m / large).stat().st_size
+        others = [p for p in sorted((m / "REC::Traj").glob("[a-z]*.npy")) if p.stat().st_size == size and p != m / large]
+        first = [finished("read", p) for p in others[:b.runs]]  # each was decoded with the first
+        yield Row(f"first read of a decoded column, {size / 1e6:.0f} MB", f"{median(map(gb, first)):.1f} GB/s", "",
+                  median(map(gb, first)), 1, least=True, unit="GB/s")
     cache = b.fresh("tier")
     with mounted(HIPOFS, env, [source] * times, "--memory=4G", f"--cache-dir={cache}") as m:
         real = os.getxattr(m / large, "user.hipofs.realpath").decode()
@@ -414,8 +416,11 @@ def herd(b: Bench) -> Iterator[Row]:
         agree("eight processes", *got, by_oxihipo(source, BANK))
         stats = m.json("stats.json")
         records = len(m.json("records.json"))
+        size = sum(p.stat().st_size for p in (m / BANK[0]).glob("[a-z]*.npy"))
     yield Row("records decoded for eight processes that read one bank; records", str(stats["records_decoded"]), str(records),
               stats["records_decoded"] / records, 1)
+    # Pages that the kernel gave up are asked for again, and may have to be decoded again.
+    yield Row("   bytes that the kernel asked for; bytes of the bank", mb(stats["bytes_served"]), mb(size), stats["bytes_served"] / size)
 
 
 def by_awkward(env: dict[str, str], library: str, what: str, where: Path, *task: str) -> dict:
