@@ -144,15 +144,15 @@ type decoded struct {
 // decoder decodes runs. It owns the memory that records are read into, and is
 // not safe for concurrent use.
 type decoder struct {
-	rec    hipo.Record
-	out    decoded
-	place  map[bankID]int // in out.parts
-	rows   []uint32       // of each span at hand
-	counts [][]uint32     // memory for the counts of parts
-	seen   bool           // the stored bytes of the record at hand have been compared with their checksum
-	packer packer
+	rec     hipo.Record
+	out     decoded
+	place   map[bankID]int // in out.parts
+	rows    []uint32       // of each span at hand
+	counts  [][]uint32     // memory for the counts of parts
+	seen    bool           // the stored bytes of the record at hand have been compared with their checksum
+	packer  packer
 	touched byte
-	apart  bool // a damaged stream of a split record is the fault of its bank alone
+	apart   bool // a damaged stream of a split record is the fault of its bank alone
 
 	density map[bankID]float64 // rows an entry in the last run: how much memory the next will take
 
