@@ -248,7 +248,7 @@ func (rec *Record) walk(bytes int) error {
 // Structures are found one behind the other, and each header is a cache miss.
 // Walked abreast, the misses of several events overlap.
 const (
-	abreast  = 8
+	abreast  = 16
 	laneSize = 32 // structures that are found before they are noted
 )
 

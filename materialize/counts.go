@@ -35,7 +35,6 @@ func (k *packer) pack(dst []byte, counts []uint32) []byte {
 	if cap(k.plane) < len(counts) {
 		k.plane = make([]byte, len(counts))
 	}
-	k.plane = k.plane[:len(counts)]
 	var most uint32
 	for _, n := range counts {
 		most |= n
@@ -46,10 +45,7 @@ func (k *packer) pack(dst []byte, counts []uint32) []byte {
 	}
 	dst = append(dst, byte(planes))
 	for p := range planes {
-		for i, n := range counts {
-			k.plane[i] = byte(n >> (8 * p))
-		}
-		dst = k.packPlane(dst)
+		dst = k.packPlane(dst, counts, 8*p)
 	}
 	return dst
 }
@@ -57,18 +53,24 @@ func (k *packer) pack(dst []byte, counts []uint32) []byte {
 // mostlyOne is the share of one value from which fractions of bits matter.
 const mostlyOne = 0.7
 
-func (k *packer) packPlane(dst []byte) []byte {
-	how, b := byte(planeRaw), k.plane
-	first := 0
-	for _, v := range b {
-		if v == b[0] {
-			first++
+// packPlane appends the plane of the byte that is so many bits up.
+func (k *packer) packPlane(dst []byte, counts []uint32, shift int) []byte {
+	how, b := byte(planeRaw), k.plane[:len(counts)]
+	first, others := byte(0), 0 // how many are not like the first
+	if len(counts) > 0 {
+		first = byte(counts[0] >> shift)
+	}
+	for i, n := range counts {
+		v := byte(n >> shift)
+		b[i] = v
+		if v != first {
+			others++
 		}
 	}
 	switch {
-	case first > 0 && first == len(b):
+	case others == 0 && len(b) > 0:
 		how, b = planeSame, b[:1]
-	case float64(first) > mostlyOne*float64(len(b)):
+	case float64(len(b)-others) > mostlyOne*float64(len(b)):
 		if packed, err := fse.Compress(b, &k.fse); err == nil {
 			how, b = planeFSE, packed
 		}

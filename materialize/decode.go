@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
+	"math/bits"
 	"slices"
 	"sort"
 
@@ -312,10 +314,12 @@ func (d *decoder) gather(want wanted) error {
 func (d *decoder) stretch(i int, spans []hipo.Span, node bool) ([]hipo.Span, string, error) {
 	first, n := spans[0], 1
 	if first.Format == 0 {
-		for n < len(spans) && spans[n].Format == 0 && (!node || spans[n].Type == first.Type) {
-			n++
+		for i := range spans {
+			if s := &spans[i]; s.Format != 0 || node && s.Type != first.Type {
+				return spans[:i], "", nil
+			}
 		}
-		return spans[:n], "", nil
+		return spans, "", nil
 	}
 	data, err := d.bankData(i)
 	if err != nil {
@@ -450,33 +454,12 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 	} else {
 		p.stored = unknownSize
 	}
-	size := uint32(p.layout.RowSize)
-	counts := p.counts[d.base:]
-	keep := p.keep != nil
-	d.rows = d.rows[:0]
-	var total, filled int
-	for i := range spans {
-		s := &spans[i]
-		length := s.Len - uint32(s.Format)
-		rows := length / size
-		if rows*size != length {
-			p.err = d.errorf("event %d: %s has %d bytes, not a whole number of %d-byte rows",
-				s.Event, d.src.chain.bankName(p.bank), length, size)
-			return nil
-		}
-		if rows > 0 {
-			counts[s.Event] = rows
-			p.most = max(p.most, rows)
-			total += int(rows)
-			filled++
-		}
-		if keep {
-			d.rows = append(d.rows, rows)
-		}
+	total, err := d.countRows(spans, p)
+	if err != nil {
+		p.err = err
+		return nil
 	}
-	p.rows += int64(total)
-	p.filled += int64(filled)
-	if !keep || total == 0 {
+	if p.keep == nil || total == 0 {
 		return nil
 	}
 	if d.rec.Columns(i) > 0 {
@@ -504,10 +487,61 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 			if p.columns[k] == nil {
 				p.columns[k] = make([]byte, 0, d.expect(p, total)*p.layout.Columns[k].Width()+word)
 			}
-			p.columns[k] = appendColumn(p.columns[k], p.layout.Columns[k], data, spans, d.rows, total, int(size))
+			p.columns[k] = appendColumn(p.columns[k], p.layout.Columns[k], data, spans, d.rows, total, p.layout.RowSize)
 		}
 	}
 	return nil
+}
+
+// countRows notes how many rows each of the spans has, which are of one kind, and
+// gives their sum. The rows of each are in d.rows if columns are to be kept.
+func (d *decoder) countRows(spans []hipo.Span, p *part) (total int, err error) {
+	counts, by, format := p.counts[d.base:], divide(p.layout.RowSize), uint32(spans[0].Format)
+	keep := p.keep != nil
+	d.rows = d.rows[:0]
+	var most uint32
+	var filled int
+	for i := range spans {
+		s := &spans[i]
+		length := s.Len - format
+		rows := by.quotient(length)
+		if rows*by.size != length {
+			return 0, d.errorf("event %d: %s has %d bytes, not a whole number of %d-byte rows",
+				s.Event, d.src.chain.bankName(p.bank), length, by.size)
+		}
+		counts[s.Event] = rows
+		most = max(most, rows)
+		total += int(rows)
+		filled += int(min(rows, 1))
+		if keep {
+			d.rows = append(d.rows, rows)
+		}
+	}
+	p.most = max(p.most, most)
+	p.rows += int64(total)
+	p.filled += int64(filled)
+	return total, nil
+}
+
+// divisor divides by the size of a row, which the spans of a pass are in their
+// millions: by multiplication, for a third of what a division costs.
+type divisor struct {
+	size       uint32
+	reciprocal uint64 // 2^64 / size, rounded up; of 1, which has none, 0
+}
+
+func divide(size int) divisor {
+	return divisor{uint32(size), math.MaxUint64/uint64(size) + 1}
+}
+
+// quotient is n / size. The reciprocal is too large by less than 1 in 2^32, and n
+// times it by less than 1.
+func (v divisor) quotient(n uint32) uint32 {
+	if v.reciprocal == 0 {
+		return n
+	}
+	q, _ := bits.Mul64(uint64(n), v.reciprocal)
+	return uint32(q)
 }
 
 // spoil decides what an error about a stream of p is the fault of.
