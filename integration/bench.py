@@ -180,29 +180,32 @@ def passes(b: Bench) -> Iterator[Row]:
     yield Row("index pass, two processors beside one", s(ours[2]), s(ours[1]), ours[1] / ours[2], 1.8, least=True)
 
 
-def comparison(b: Bench, what: str, source: Path, task: list[str], bar: float | None, *options: str) -> Iterator[Row]:
-    """hipofs and oxihipo in turn."""
+def in_turn(b: Bench, what: str, source: Path, task: list[str], *options: str, mapped: bool = False) -> tuple[list[dict], list[dict]]:
+    """Runs of hipofs and oxihipo, in turn, which read the same. Mapped: with arrays that are mapped, and both use each byte."""
     benchfiles.warm(source)
     ours, theirs = [], []
     for _ in range(b.runs):
-        ours.append(by_hipofs(b, source, task, *options))
-        theirs.append(by_oxihipo(source, task))
+        ours.append(by_hipofs(b, source, task, *options, mapped=mapped))
+        theirs.append(by_oxihipo(source, task, *["--use"] * mapped))
     agree(what, *ours, *theirs)
-    yield Row(what, s(of(ours, "first")), s(of(theirs, "first")), of(ours, "first") / of(theirs, "first"), bar)
-    yield Row("   again in the same process", s(of(ours, "again")), s(of(theirs, "again")), of(ours, "again") / of(theirs, "again"))
+    return ours, theirs
+
+
+def ratio(what: str, ours: list[dict], theirs: list[dict], key: str, bar: float | None = None) -> Row:
+    return Row(what, s(of(ours, key)), s(of(theirs, key)), of(ours, key) / of(theirs, key), bar)
+
+
+def comparison(b: Bench, what: str, source: Path, task: list[str], bar: float | None, *options: str) -> Iterator[Row]:
+    ours, theirs = in_turn(b, what, source, task, *options)
+    yield ratio(what, ours, theirs, "first", bar)
+    yield ratio("   again in the same process", ours, theirs, "again")
     daemon, peak = of(ours, "daemon"), of(theirs, "peak")
     yield Row("   peak memory: hipofs; oxihipo's process", mb(daemon), mb(peak), daemon / peak, 1 / 3 if task == REC else None)
     yield Row("   peak memory: hipofs and its reader", mb(daemon + of(ours, "peak")), mb(peak), (daemon + of(ours, "peak")) / peak)
 
 
-def mapped(b: Bench, what: str, source: Path, task: list[str], bar: float, *options: str) -> Iterator[Row]:
-    """The same, with arrays that are mapped, and both using each byte of them."""
-    ours, theirs = [], []
-    for _ in range(b.runs):
-        ours.append(by_hipofs(b, source, task, *options, mapped=True))
-        theirs.append(by_oxihipo(source, task, "--use"))
-    agree(what, *ours, *theirs)
-    yield Row(what, s(of(ours, "first")), s(of(theirs, "first")), of(ours, "first") / of(theirs, "first"), bar)
+def first(b: Bench, what: str, source: Path, task: list[str], bar: float | None, *options: str, mapped: bool = False) -> Row:
+    return ratio(what, *in_turn(b, what, source, task, *options, mapped=mapped), "first", bar)
 
 
 COLUMN, BANK, REC = ["REC::Particle", "px"], ["REC::Calorimeter"], ["REC::*"]
@@ -215,28 +218,26 @@ def column(b: Bench) -> Iterator[Row]:
     yield Row("   the same, and the index is made and kept", s(of(kept, "first")))
     theirs = [by_hipopybind(source, COLUMN) for _ in range(b.runs)]
     agree("hipopybind", *kept, *theirs)
-    yield Row("one column, beside hipopybind", s(of(kept, "first")), s(of(theirs, "first")), of(kept, "first") / of(theirs, "first"))
+    yield ratio("one column, beside hipopybind", kept, theirs, "first")
 
 
 def bank(b: Bench) -> Iterator[Row]:
     source = benchfiles.dst(b.events)
     yield from comparison(b, "28 columns and offsets", source, BANK, 0.7, "--no-index")
-    yield from mapped(b, "   mapped, and each byte used", source, BANK, 0.7, "--no-index")
+    yield first(b, "   mapped, and each byte used", source, BANK, 0.7, "--no-index", mapped=True)
 
 
 def rec(b: Bench) -> Iterator[Row]:
     source = benchfiles.dst(b.events)
     yield from comparison(b, "all REC banks", source, REC, 0.75, "--no-index")
     told = f"--prefetch={','.join(REC)}"
-    rows = comparison(b, "   told with --prefetch", source, REC, 0.75, "--no-index", told)
-    yield next(rows)
-    yield from mapped(b, "   told, mapped, and each byte used", source, REC, 0.75, "--no-index", told)
+    yield first(b, "   told with --prefetch", source, REC, 0.75, "--no-index", told)
+    yield first(b, "   told, mapped, and each byte used", source, REC, 0.75, "--no-index", told, mapped=True)
 
 
 def codecs(b: Bench) -> Iterator[Row]:
     for codec in ("lz4+perbank", "lz4+percolumn"):
-        rows = comparison(b, f"one column, {codec}", benchfiles.dst(b.events // 2, codec), COLUMN, None, "--no-index")
-        yield next(rows)
+        yield first(b, f"one column, {codec}", benchfiles.dst(b.events // 2, codec), COLUMN, None, "--no-index")
 
 
 def files(b: Bench) -> Iterator[Row]:
@@ -438,18 +439,15 @@ def awkward(b: Bench) -> Iterator[Row]:
         agree(f"awkward, {what}", *(r for pair in pairs for r in pair))
         return [a for a, _ in pairs], [a for _, a in pairs]
 
-    def row(what: str, ours: list[dict], theirs: list[dict], key: str, bar: float) -> Row:
-        return Row(what, s(of(ours, key)), s(of(theirs, key)), of(ours, key) / of(theirs, key), bar)
-
     column = ("REC::Particle", "px")
     got, want = both("bank", *column)
-    yield row("awkward arrays of one bank, beside oxihipo", got, want, "first", 1)
-    yield row("   one column of it again", got, want, "again", 1 / 50)
+    yield ratio("awkward arrays of one bank, beside oxihipo", got, want, "first", 1)
+    yield ratio("   one column of it again", got, want, "again", 1 / 50)
     env = b.env()
     run(HIPOFS, "index", "-q", source, env=env, timeout=600)
     with mounted(HIPOFS, env, source) as m:
         by_awkward(env, "hipofs_ak", "bank", m.point, *column)
-        yield row("   the same in another process", *both("again", *column, ours=m.point, env=env), "seconds", 1 / 50)
+        yield ratio("   the same in another process", *both("again", *column, ours=m.point, env=env), "seconds", 1 / 50)
     got = [by_awkward(env, "hipofs_ak", "everything", source) for _ in range(b.runs)]
     yield Row("   all banks, none of them read; ms", f"{of(got, 'seconds') * 1000:.1f}", "", of(got, "seconds") * 1000, 50, unit="ms")
     got, want = both("iterate", env=env)
@@ -466,7 +464,7 @@ def timed(*argv: str | Path, env: dict[str, str] | None = None) -> dict:
 
 
 def beside(what: str, ours: list[dict], theirs: list[dict], bar: float, memory: float | None) -> Iterator[Row]:
-    yield Row(what, s(of(ours, "first")), s(of(theirs, "first")), of(ours, "first") / of(theirs, "first"), bar)
+    yield ratio(what, ours, theirs, "first", bar)
     yield Row("   peak memory", mb(of(ours, "peak")), mb(of(theirs, "peak")), of(ours, "peak") / of(theirs, "peak"), memory)
 
 

@@ -359,11 +359,15 @@ func (s *source) verifyColumn(ctx context.Context, k columnKey) error {
 // were; fewer than len(p) only at the end, 0 past it, both without error.
 func (c *Column) ReadAt(ctx context.Context, p []byte, off int64) (int, error) {
 	pieces, err := c.Read(ctx, p, off)
-	n := 0
+	return putTogether(p, pieces), err
+}
+
+// putTogether puts pieces one behind the other, and gives their length.
+func putTogether(p []byte, pieces [][]byte) (n int) {
 	for _, b := range pieces {
 		n += copy(p[n:], b)
 	}
-	return n, err
+	return n
 }
 
 // mostPieces is in how many pieces a read is answered. What there is more of is
@@ -431,9 +435,7 @@ func (c *Column) pieces(ctx context.Context, f *frame, p []byte, off int64) (pie
 // copyOut fills p with the file's bytes from off on, all of which exist.
 func (c *Column) copyOut(ctx context.Context, f *frame, p []byte, off int64) error {
 	pieces, err := c.pieces(ctx, f, p, off)
-	for _, b := range pieces {
-		p = p[copy(p, b):]
-	}
+	putTogether(p, pieces)
 	return err
 }
 
