@@ -131,15 +131,8 @@ func TestExportIsWhatViewsShow(t *testing.T) {
 }
 
 func TestExportOfEveryFileHasTheBytesOfTheMount(t *testing.T) {
-	names, err := filepath.Glob("../../shared/data/codecs/*.hipo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	more, err := filepath.Glob("../../shared/data/*.hipo")
-	if err != nil {
-		t.Fatal(err)
-	}
-	names = append(append(names, more...), "../cmd/hipofs/testdata/small.hipo")
+	names := append(dataFiles(t, "codecs/*.hipo"), dataFiles(t, "*.hipo")...)
+	names = append(names, "../cmd/hipofs/testdata/small.hipo")
 	for _, name := range names {
 		t.Run(filepath.Base(name), func(t *testing.T) {
 			c, err := Open(context.Background(), []string{name}, Options{Index: IndexLazy})

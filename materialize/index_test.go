@@ -39,7 +39,7 @@ func TestEveryColumnHasTheGoldenChecksumsWithAnIndex(t *testing.T) {
 			continue
 		}
 		t.Run(file, func(t *testing.T) {
-			name, dir := filepath.Join("../../shared/data", file), t.TempDir()
+			name, dir := dataFiles(t, file)[0], t.TempDir()
 			for _, step := range []string{"the pass makes the index", "the index is there", "and has been updated"} {
 				c := open(t, Options{IndexDir: dir, Index: IndexLazy}, name)
 				made := c.sources[0].index.Load() != nil
