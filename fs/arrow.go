@@ -34,14 +34,11 @@ func (a *arrow) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uint
 	if errno := a.opening(flags); errno != 0 {
 		return nil, 0, errno
 	}
-	if err := a.bank.Arrow.Open(ctx); err != nil {
+	stride, err := a.bank.Arrow.Open(ctx)
+	if err != nil {
 		return nil, 0, a.errno(ctx, err)
 	}
-	if a.bank.Arrow.InMemory() {
-		a.ahead.set(largeReadAhead)
-	} else {
-		a.ahead.set(readAheadFor(a.bank.Arrow.Stride()))
-	}
+	a.ahead.set(readAheadFor(stride))
 	return opened{}, a.opens.add(nil, a.through), 0
 }
 

@@ -138,16 +138,13 @@ func (c *column) Open(ctx context.Context, flags uint32) (fusefs.FileHandle, uin
 	if err != nil {
 		return nil, 0, c.errno(ctx, err)
 	}
+	var stride int64
 	if finished == nil {
-		if err := c.col.Open(ctx); err != nil {
+		if stride, err = c.col.Open(ctx); err != nil {
 			return nil, 0, c.errno(ctx, err)
 		}
 	}
-	if finished != nil || c.col.InMemory() {
-		c.ahead.set(largeReadAhead)
-	} else {
-		c.ahead.set(readAheadFor(c.col.Stride()))
-	}
+	c.ahead.set(readAheadFor(stride))
 	return opened{}, c.opens.add(finished, c.through), 0
 }
 

@@ -181,7 +181,7 @@ func content(t *testing.T, c *materialize.Column) []byte {
 	ctx := context.Background()
 	size, err := c.Size(ctx)
 	if err == nil {
-		err = c.Open(ctx)
+		_, err = c.Open(ctx)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -21,8 +21,11 @@ const (
 
 // readAheadFor is for a file of which one decode makes stride bytes: less than
 // half of that, so that what a program touches and what is around it lie in two
-// records at most.
+// records at most. Of a file that is in memory the stride is 0.
 func readAheadFor(stride int64) int {
+	if stride == 0 {
+		return largeReadAhead
+	}
 	n := leastReadAhead
 	for int64(4*n) <= stride && n < smallReadAhead {
 		n *= 2

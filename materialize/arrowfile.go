@@ -119,29 +119,35 @@ func (a *Arrow) lay(ctx context.Context) (*arrowLay, error) {
 	return l, nil
 }
 
-// Open makes sure that every record that the bank needs decodes, as Column.Open does.
-func (a *Arrow) Open(ctx context.Context) error {
-	if _, err := a.lay(ctx); err != nil {
-		return err
+// Open makes sure that every record that the bank needs decodes, and gives the
+// stride, as Column.Open does.
+func (a *Arrow) Open(ctx context.Context) (stride int64, err error) {
+	l, err := a.lay(ctx)
+	if err != nil {
+		return 0, err
 	}
 	if err := a.knownFault(); err != nil {
-		return err
+		return 0, err
 	}
 	b := a.bank
 	if b.rows[len(b.rows)-1] == 0 {
-		return nil
+		return 0, nil
 	}
-	if !a.InMemory() {
+	inMemory := a.inMemory()
+	if !inMemory {
 		if err := b.look(ctx); err != nil {
-			return err
+			return 0, err
 		}
 	}
 	for _, c := range b.Columns {
 		if err := c.verify(ctx); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return nil
+	if inMemory || a.inMemory() {
+		return 0, nil
+	}
+	return max(1, l.size/int64(max(1, len(l.batches)))), nil
 }
 
 // Left notes that nobody has the file open any more.
@@ -151,24 +157,14 @@ func (a *Arrow) Left() {
 	a.laid = nil
 }
 
-// InMemory reports whether reading the file decodes nothing, as Column.InMemory does.
-func (a *Arrow) InMemory() bool {
+// inMemory reports whether all of the file is, but for what is made of counts.
+func (a *Arrow) inMemory() bool {
 	for _, c := range a.bank.Columns {
-		if !c.InMemory() {
+		if !c.inMemory() {
 			return false
 		}
 	}
 	return true
-}
-
-// Stride is about how many bytes of the file one run of records makes.
-func (a *Arrow) Stride() int64 {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.laid == nil {
-		return 0
-	}
-	return a.laid.size / int64(max(1, len(a.laid.batches)))
 }
 
 // ReadAt fills p with the file's bytes from off on, as Column.ReadAt does.

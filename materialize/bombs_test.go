@@ -208,7 +208,7 @@ func readMuch(name string, o Options) (errs []error) {
 	banks = append(slices.Clip(banks), nodes...)
 	for _, b := range banks[:min(len(banks), 1000)] {
 		for _, col := range append([]*Column{b.Offsets(), b.Entry()}, b.Columns...) {
-			if err := col.Open(ctx); err != nil {
+			if _, err := col.Open(ctx); err != nil {
 				note(err)
 				continue
 			}

@@ -192,7 +192,7 @@ func TestTwoLayoutsForOneIDInAFileAreAnErrorOfBothBanks(t *testing.T) {
 	}})
 	v := open(t, Options{}, name).View()
 	for _, b := range v.Banks() {
-		err := b.Columns[0].Open(context.Background())
+		_, err := b.Columns[0].Open(context.Background())
 		if (err != nil) != (b.Group == 300 && b.Item == 31) {
 			t.Errorf("%s: %v", b.Name, err)
 		}
@@ -225,7 +225,7 @@ func TestNodeWhoseFormatVariesIsAnErrorThatNamesBoth(t *testing.T) {
 			if err != nil || len(nodes) != 1 {
 				t.Fatalf("%d nodes, error %v", len(nodes), err)
 			}
-			err = nodes[0].Columns[0].Open(context.Background())
+			_, err = nodes[0].Columns[0].Open(context.Background())
 			if err == nil || !strings.Contains(err.Error(), `"i"`) || !strings.Contains(err.Error(), `"f"`) {
 				t.Errorf("Open: %v, want an error that names both formats", err)
 			}
@@ -351,7 +351,7 @@ func TestReadersAtOnceGetEveryByteRightOnATinyBudget(t *testing.T) {
 						col := b.Columns[rng.IntN(len(b.Columns))]
 						content := want[b.Name+"/"+col.Name]
 						header := int64(len(npyHeader(col.Dtype, 1)))
-						if err := col.Open(context.Background()); err != nil {
+						if _, err := col.Open(context.Background()); err != nil {
 							t.Error(err)
 							return
 						}
@@ -394,7 +394,7 @@ func TestTenReadersDecodeOnce(t *testing.T) {
 			for range 10 {
 				wg.Go(func() {
 					<-start
-					if err := col.Open(context.Background()); err != nil {
+					if _, err := col.Open(context.Background()); err != nil {
 						t.Error(err)
 					}
 					p := make([]byte, 1<<20)

@@ -193,7 +193,7 @@ func race(t *testing.T, path string, o Options, want map[string][]byte, seed int
 	// From now on whatever is not in memory fails at open.
 	for _, b := range c.View().Banks() {
 		for _, col := range b.Columns {
-			if err := col.Open(context.Background()); err == nil {
+			if _, err := col.Open(context.Background()); err == nil {
 				if got, err := serve(col); err != nil || string(got) != string(want[b.Name+"/"+col.Name]) {
 					t.Errorf("%s/%s opens, and gives %v or other bytes", b.Name, col.Name, err)
 				}

@@ -2,11 +2,7 @@ package materialize
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
-	"iter"
-	"sort"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -167,24 +163,32 @@ func (c *Column) needs() (columnKey, bool) {
 }
 
 // Open makes sure that every record the column needs decodes. After it, ReadAt
-// fails only if a source has changed or cannot be read any more.
-func (c *Column) Open(ctx context.Context) error {
+// fails only if a source has changed or cannot be read any more. The stride is
+// about how many bytes of the file one decode makes; 0 if all is in memory.
+func (c *Column) Open(ctx context.Context) (stride int64, err error) {
 	f, err := c.measure(ctx)
 	if err != nil {
-		return err
+		return 0, err
 	}
 	if err := c.knownFault(); err != nil {
-		return err
+		return 0, err
 	}
 	if f.rows == 0 { // as in most banks of most dictionaries: nothing is read, or worth planning for
-		return nil
+		return 0, nil
 	}
-	if c.bank != nil && !c.InMemory() {
+	inMemory := c.inMemory()
+	if c.bank != nil && !inMemory {
 		if err := c.bank.look(ctx); err != nil {
-			return err
+			return 0, err
 		}
 	}
-	return c.verify(ctx)
+	if err := c.verify(ctx); err != nil {
+		return 0, err
+	}
+	if inMemory || c.inMemory() {
+		return 0, nil
+	}
+	return max(1, f.size/c.view.runs()), nil
 }
 
 // verify says that the column is wanted, and makes sure that what the counting
@@ -261,36 +265,23 @@ func (b *Bank) filledSources() (sources []*source) {
 	return sources
 }
 
-// mostRuns is how many runs InMemory looks at.
+// mostRuns is of how many runs it is looked up whether they are in memory.
 const mostRuns = 4096
 
-// Stride is about how many bytes of the file one run of records makes.
-func (c *Column) Stride() int64 {
-	f := c.frame.Load()
-	if f == nil {
-		return 0
-	}
-	runs := 0
-	if n := c.view.narrow; n != nil {
-		runs = len(n.chosen.Load().runs)
-	} else {
-		for _, s := range c.view.sources {
-			runs += len(s.runs)
-		}
-	}
-	return f.size / int64(max(1, runs))
-}
-
-// InMemory reports whether reading the column decodes nothing. Of a column that
-// is spread over very many records it says no without looking.
-func (c *Column) InMemory() bool {
+// inMemory reports whether all that the column is made of is in memory. Of a
+// column that is spread over very many records it says no without looking.
+func (c *Column) inMemory() bool {
 	k, ok := c.needs()
 	switch {
 	case ok:
 	case c.bank != nil: // offsets and entries are made of counts
 		k = columnKey{c.bank.id, endsColumn}
-	default:
+	case c.view.narrow != nil:
 		return false
+	case c.kind == eventTagsColumn:
+		k = columnKey{tagsBank, 0}
+	default: // what the headers of records say
+		return true
 	}
 	left := mostRuns
 	if n := c.view.narrow; n != nil {
@@ -298,11 +289,8 @@ func (c *Column) InMemory() bool {
 	}
 	for _, s := range c.view.sources {
 		t := s.tablesSoFar()[k.bank]
-		if t == nil {
-			continue
-		}
 		for r := range s.runs {
-			if t.in(r) == 0 {
+			if k.bank != tagsBank && (t == nil || t.in(r) == 0) {
 				continue
 			}
 			if left--; left < 0 || !c.view.chain.m.chunks.has(chunkKey{s.number, int32(r), k.bank, k.column}) {
@@ -441,7 +429,7 @@ func (c *Column) copyOut(ctx context.Context, f *frame, p []byte, off int64) err
 
 // Content is the whole content of a small column: the values, without a header.
 func (c *Column) Content(ctx context.Context) ([]byte, error) {
-	if err := c.Open(ctx); err != nil {
+	if _, err := c.Open(ctx); err != nil {
 		return nil, err
 	}
 	f, err := c.measure(ctx)
@@ -471,97 +459,6 @@ func (c *Column) makeRows(ctx context.Context, p []byte, pos int64) error {
 	return nil
 }
 
-// stretch is a run, or what a view keeps of it.
-type stretch struct {
-	source *source
-	i      int // of the view's sources; not of a view of some entries
-	r      int // run of the source; or of what the view keeps
-}
-
-// stretches are the runs of the view, in order, once it is counted.
-func (v *View) stretches() iter.Seq[stretch] {
-	return func(yield func(stretch) bool) {
-		if n := v.narrow; n != nil {
-			for r, k := range n.chosen.Load().runs {
-				if !yield(stretch{k.source, 0, r}) {
-					return
-				}
-			}
-			return
-		}
-		for i, s := range v.sources {
-			for r := range s.runs {
-				if !yield(stretch{s, i, r}) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// runOf is the number of a run, as source.runAt has it.
-func (v *View) runOf(x stretch) int32 {
-	if v.narrow != nil {
-		return v.narrow.chosen.Load().runs[x.r].run
-	}
-	return int32(x.r)
-}
-
-// entriesIn is how many entries the view has in a run.
-func (v *View) entriesIn(x stretch) int64 {
-	if v.narrow != nil {
-		return v.narrow.chosen.Load().runs[x.r].entries
-	}
-	return x.source.runs[x.r].entries
-}
-
-// wants is what decodes for the view gather.
-func (v *View) wants() wants {
-	if v.narrow != nil {
-		return v.narrow.wants
-	}
-	return v.chain.m.chainWants
-}
-
-// place finds where a row of the bank lies: in which run, and how many rows of
-// that come before.
-func (b *Bank) place(row int64) (x stretch, in int64) {
-	i := before(b.rows, row)
-	if n := b.view.narrow; n != nil {
-		return stretch{n.chosen.Load().runs[i].source, 0, i}, row - b.rows[i]
-	}
-	s := b.view.sources[i]
-	in = row - b.rows[i]
-	t := s.tables[b.id]
-	r := before(t.rows, in)
-	return stretch{s, i, r}, in - t.rows[r]
-}
-
-// in is the bank's rows in a run.
-func (b *Bank) in(x stretch) int64 {
-	if b.view.narrow != nil {
-		return b.rows[x.r+1] - b.rows[x.r]
-	}
-	if t := x.source.tables[b.id]; t != nil {
-		return t.in(x.r)
-	}
-	return 0
-}
-
-// chunk is a column's chunk of a run that the bank has rows in.
-func (b *Bank) chunk(ctx context.Context, x stretch, column int32) ([]byte, error) {
-	return b.chunkBy(ctx, x, column, b.view.chain.m.chainWants)
-}
-
-// chunkBy is the same for a reader whose decodes gather what w wants. What those
-// of a view of some entries gather is the view's own.
-func (b *Bank) chunkBy(ctx context.Context, x stretch, column int32, w wants) ([]byte, error) {
-	if n := b.view.narrow; n != nil {
-		return n.chunk(ctx, x.r, b.id, column, b.in(x))
-	}
-	return b.view.chain.m.chunkBy(ctx, x.source, chunkKey{x.source.number, int32(x.r), b.id, column}, w)
-}
-
 // eachPiece gives n bytes from byte pos of the content on, chunk by chunk.
 func (c *Column) eachPiece(ctx context.Context, pos, n int64, f func([]byte)) error {
 	for n > 0 {
@@ -575,7 +472,7 @@ func (c *Column) eachPiece(ctx context.Context, pos, n int64, f func([]byte)) er
 		f(b)
 		pos += int64(len(b))
 		n -= int64(len(b))
-		c.serve(x, int64(len(b)))
+		c.view.chain.m.chunks.serve(c.bank.key(x, int32(c.index)), int64(len(b)))
 		if len(b) == len(rest) {
 			c.passed(pos / c.width)
 		}
@@ -583,334 +480,10 @@ func (c *Column) eachPiece(ctx context.Context, pos, n int64, f func([]byte)) er
 	return nil
 }
 
-// serve notes that n bytes of a chunk have been read.
-func (c *Column) serve(x stretch, n int64) {
-	m := c.view.chain.m
-	if narrow := c.view.narrow; narrow != nil {
-		m.chunks.serve(narrow.key(x.r, c.bank.id, int32(c.index)), n)
-		return
-	}
-	m.chunks.serve(chunkKey{x.source.number, int32(x.r), c.bank.id, int32(c.index)}, n)
-}
-
 // passed notes that a reader has come to the end of a chunk, which is that row of
 // the bank.
 func (c *Column) passed(row int64) {
 	if c.view.narrow == nil && row == c.bank.rows[len(c.bank.rows)-1] {
 		c.view.chain.m.finish(c.key())
-	}
-}
-
-// ends is the rows of the bank in a run up to and with each of its entries; nil
-// if there are none.
-func (b *Bank) ends(ctx context.Context, x stretch) ([]byte, error) {
-	if b.in(x) == 0 {
-		return nil, nil
-	}
-	return b.chunk(ctx, x, endsColumn)
-}
-
-// end is the rows up to and with entry e of a run, and up to it without.
-func end(ends []byte, e int64) (through, upTo int64) {
-	if ends == nil {
-		return 0, 0
-	}
-	if e > 0 {
-		upTo = int64(binary.LittleEndian.Uint32(ends[4*(e-1):]))
-	}
-	return int64(binary.LittleEndian.Uint32(ends[4*e:])), upTo
-}
-
-// runOf finds the run of a source that holds an entry.
-func (s *source) runOf(entry int64) int {
-	return sort.Search(len(s.runs)-1, func(r int) bool { return s.runs[r+1].entry > entry })
-}
-
-// eachRun calls f for the runs that hold the n entries of the view from first
-// on: with the first entry that is asked for, and how many are.
-func (v *View) eachRun(first, n int64, f func(x stretch, from, n int64) error) error {
-	if v.narrow != nil {
-		return v.narrow.eachRun(first, n, f)
-	}
-	for n > 0 {
-		i := before(v.starts, first)
-		s := v.sources[i]
-		in := first - v.starts[i]
-		r := s.runOf(in)
-		from := in - s.runs[r].entry
-		take := min(n, s.runs[r].entries-from)
-		if err := f(stretch{s, i, r}, from, take); err != nil {
-			return err
-		}
-		first += take
-		n -= take
-	}
-	return nil
-}
-
-// entriesBefore is the entries of the view before a run.
-func (v *View) entriesBefore(x stretch) int64 {
-	if v.narrow != nil {
-		return v.narrow.chosen.Load().starts[x.r]
-	}
-	return v.starts[x.i] + x.source.runs[x.r].entry
-}
-
-// rowsBefore is the rows of the bank before a run.
-func (b *Bank) rowsBefore(x stretch) int64 {
-	if b.view.narrow != nil {
-		return b.rows[x.r]
-	}
-	if t := x.source.tables[b.id]; t != nil {
-		return b.rows[x.i] + t.rows[x.r]
-	}
-	return b.rows[x.i]
-}
-
-func put(p []byte, v int64) []byte {
-	binary.LittleEndian.PutUint64(p, uint64(v))
-	return p[8:]
-}
-
-// fillOffsets gives offsets[e] = rows before entry e; the last is all rows.
-func (c *Column) fillOffsets(ctx context.Context, p []byte, row int64) error {
-	n := int64(len(p)) / 8
-	last := row+n == c.frame.Load().rows
-	if last {
-		n--
-	}
-	err := c.view.eachRun(row, n, func(x stretch, from, n int64) error {
-		ends, err := c.bank.ends(ctx, x)
-		if err != nil {
-			return err
-		}
-		base := c.bank.rowsBefore(x)
-		for e := from; e < from+n; e++ {
-			_, upTo := end(ends, e)
-			p = put(p, base+upTo)
-		}
-		return nil
-	})
-	if err == nil && last {
-		put(p, c.bank.rows[len(c.bank.rows)-1])
-	}
-	return err
-}
-
-// eachRowRun calls f for the runs that hold the n rows of the bank from first
-// on: with the run's ends, its first row that is asked for, and how many are.
-func (b *Bank) eachRowRun(ctx context.Context, first, n int64, f func(x stretch, ends []byte, from, n int64) error) error {
-	for n > 0 {
-		x, in := b.place(first)
-		ends, err := b.ends(ctx, x)
-		if err != nil {
-			return err
-		}
-		take := min(n, b.in(x)-in)
-		if err := f(x, ends, in, take); err != nil {
-			return err
-		}
-		first += take
-		n -= take
-	}
-	return nil
-}
-
-// eachRow calls f for n rows of a run from first on, each with its entry.
-func eachRow(ends []byte, first, n int64, f func(row, entry int64)) {
-	through := func(e int) int64 { return int64(binary.LittleEndian.Uint32(ends[4*e:])) }
-	e := sort.Search(len(ends)/4, func(e int) bool { return through(e) > first })
-	for row := first; row < first+n; row++ {
-		for through(e) <= row {
-			e++
-		}
-		f(row, int64(e))
-	}
-}
-
-// fillEntry gives the entry that each row belongs to.
-func (c *Column) fillEntry(ctx context.Context, p []byte, row int64) error {
-	return c.bank.eachRowRun(ctx, row, int64(len(p))/8, func(x stretch, ends []byte, from, n int64) error {
-		base := c.view.entriesBefore(x)
-		eachRow(ends, from, n, func(_, e int64) { p = put(p, base+e) })
-		return nil
-	})
-}
-
-// fillPointer gives the row of the target that each row's pindex points to, -1
-// where the entry has no such row.
-func (c *Column) fillPointer(ctx context.Context, p []byte, row int64) error {
-	b := c.bank
-	size := b.schema.Columns[b.pindex].Type.Size
-	return b.eachRowRun(ctx, row, int64(len(p))/8, func(x stretch, ends []byte, from, n int64) error {
-		pindex, err := b.chunk(ctx, x, int32(b.pindex))
-		if err != nil {
-			return err
-		}
-		targets, err := b.target.ends(ctx, x)
-		if err != nil {
-			return err
-		}
-		base := b.target.rowsBefore(x)
-		eachRow(ends, from, n, func(row, e int64) {
-			p = put(p, pointed(targets, e, base, integer(pindex[row*int64(size):], size)))
-		})
-		return nil
-	})
-}
-
-// pointed is the row that number at of the rows of entry e is, where base rows come
-// before the run with these ends; -1, if there is none.
-func pointed(ends []byte, e, base, at int64) int64 {
-	through, upTo := end(ends, e)
-	if at < 0 || at >= through-upTo {
-		return -1
-	}
-	return base + upTo + at
-}
-
-// integer is the signed little-endian integer of that size that begins b.
-func integer(b []byte, size int) int64 {
-	switch size {
-	case 1:
-		return int64(int8(b[0]))
-	case 2:
-		return int64(int16(binary.LittleEndian.Uint16(b)))
-	case 4:
-		return int64(int32(binary.LittleEndian.Uint32(b)))
-	default:
-		return int64(binary.LittleEndian.Uint64(b))
-	}
-}
-
-// fillEventTags copies event tags out of chunks.
-func (c *Column) fillEventTags(ctx context.Context, p []byte, row int64) error {
-	return c.view.eachRun(row, int64(len(p))/4, func(x stretch, from, n int64) error {
-		tags, err := c.view.tags(ctx, x)
-		if err != nil {
-			return err
-		}
-		p = p[copy(p, tags[4*from:4*(from+n)]):]
-		return nil
-	})
-}
-
-func (v *View) tags(ctx context.Context, x stretch) ([]byte, error) {
-	if v.narrow != nil {
-		return v.narrow.chunk(ctx, x.r, tagsBank, 0, 0)
-	}
-	return v.chain.m.chunk(ctx, x.source, chunkKey{x.source.number, int32(x.r), tagsBank, 0})
-}
-
-// fillRecordTags gives each entry its record's user word 1.
-func (c *Column) fillRecordTags(ctx context.Context, p []byte, row int64) error {
-	return c.view.eachRun(row, int64(len(p))/8, func(x stretch, from, n int64) error {
-		run, of, err := c.view.entriesOf(ctx, x)
-		if err != nil {
-			return err
-		}
-		p = putRecordTags(p, x.source.file.Records[run.first:run.first+run.records], of, from, n)
-		return nil
-	})
-}
-
-// putRecordTags puts the record tags of n picked entries of a run, from the one
-// numbered from on.
-func putRecordTags(p []byte, headers []hipo.RecordHeader, of picked, from, n int64) []byte {
-	next := int64(headers[0].Events)
-	for i := from; i < from+n; i++ {
-		for e := of.at(i); e >= next; {
-			headers = headers[1:]
-			next += int64(headers[0].Events)
-		}
-		p = put(p, headers[0].UserTag)
-	}
-	return p
-}
-
-// fillEntryNumbers gives each entry its number in the whole chain.
-func (c *Column) fillEntryNumbers(ctx context.Context, p []byte, row int64) error {
-	return c.view.eachRun(row, int64(len(p))/8, func(x stretch, from, n int64) error {
-		run, of, err := c.view.entriesOf(ctx, x)
-		if err != nil {
-			return err
-		}
-		first := x.source.first + run.entry
-		for i := from; i < from+n; i++ {
-			p = put(p, first+of.at(i))
-		}
-		return nil
-	})
-}
-
-// entriesOf is a run, and which of its entries the view has.
-func (v *View) entriesOf(ctx context.Context, x stretch) (*run, picked, error) {
-	if n := v.narrow; n != nil {
-		c := n.chosen.Load()
-		of, err := n.picked(ctx, c, x.r)
-		return x.source.runAt(c.runs[x.r].run), of, err
-	}
-	run := &x.source.runs[x.r]
-	return run, picked{to: run.entries}, nil
-}
-
-// sequence tells a reader who reads a file in order.
-type sequence struct {
-	mu    sync.Mutex
-	next  int64 // where the last read ended
-	steps int   // reads that began where the one before had ended
-}
-
-// A reader counts as sequential after this many reads, each of which began
-// where the one before had ended.
-const sequentialSteps = 4
-
-// follows notes a read, and reports whether it is that of a sequential reader.
-func (s *sequence) follows(from, n int64) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if from == s.next {
-		s.steps++
-	} else {
-		s.steps = 0
-	}
-	s.next = from + n
-	return s.steps >= sequentialSteps
-}
-
-// lookAhead notes a read of n rows and, for a sequential reader, starts to
-// decode what comes next.
-func (c *Column) lookAhead(row, n int64) {
-	k, ok := c.needs()
-	if !ok || n == 0 || !c.reads.follows(row, n) {
-		return
-	}
-	x, _ := c.bank.place(row)
-	c.bank.lookAhead(x, k.column, c.view.chain.m.chainWants)
-}
-
-// lookAhead starts to decode the chunks of a column from a run on.
-func (b *Bank) lookAhead(x stretch, column int32, w wants) {
-	m := b.view.chain.m
-	// Twice the decodes that can run at once keeps them busy; what is decoded
-	// ahead must not push out what is being read.
-	ahead := int64(max(2*m.threads, x.source.handle.abreast()))
-	if n := b.view.narrow; n != nil {
-		n.lookAhead(b, x.r, column, ahead)
-		return
-	}
-	s, t := x.source, x.source.tables[b.id]
-	if t == nil {
-		return
-	}
-	for r := x.r; ahead > 0 && r < len(s.runs); r++ {
-		if t.in(r) == 0 {
-			continue
-		}
-		ahead--
-		if s.runs[r].inflated*int64(2*m.threads) > m.chunks.budget/2 {
-			return
-		}
-		m.ahead(s, chunkKey{s.number, int32(r), b.id, column}, w)
 	}
 }

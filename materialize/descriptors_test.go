@@ -80,7 +80,7 @@ func TestChangedSourceIsStaleAndNothingElse(t *testing.T) {
 			path := build(t, "a.hipo", hipotest.File{Schemas: schemas, Records: records})
 			c := open(t, Options{Index: IndexLazy, Memory: 4 << 20}, path)
 			px := bank(t, c.View(), "REC::Particle").Columns[1]
-			if err := px.Open(context.Background()); err != nil {
+			if _, err := px.Open(context.Background()); err != nil {
 				t.Fatal(err)
 			}
 			waitForTick(t, path)

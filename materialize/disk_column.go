@@ -257,7 +257,7 @@ func (c *Column) RealPath(ctx context.Context) (string, error) {
 			}
 			continue // evicted meanwhile
 		}
-		if err := c.Open(ctx); err != nil {
+		if _, err := c.Open(ctx); err != nil {
 			return "", err
 		}
 		if err := c.make(ctx, f, k, about); err != nil {

@@ -247,7 +247,7 @@ func TestDeletedFileStaysReadableWhereItIsOpen(t *testing.T) {
 			t.Fatalf("deleted: right %v, %v", right, err)
 		}
 	}
-	if err := c.View().Banks()[0].Columns[0].Open(context.Background()); err != nil {
+	if _, err := c.View().Banks()[0].Columns[0].Open(context.Background()); err != nil {
 		t.Error(err)
 	}
 	c.descriptors.close()
@@ -257,7 +257,7 @@ func TestDeletedFileStaysReadableWhereItIsOpen(t *testing.T) {
 			t.Fatalf("closed: %v, which does not say %q", err, says)
 		}
 	}
-	if err := c.View().Banks()[1].Columns[0].Open(context.Background()); !errors.Is(err, ErrChanged) {
+	if _, err := c.View().Banks()[1].Columns[0].Open(context.Background()); !errors.Is(err, ErrChanged) {
 		t.Errorf("open of a column that cannot be read: %v", err)
 	}
 }
@@ -270,11 +270,11 @@ func TestChangeIsToldAtOpen(t *testing.T) {
 		if got, _ := readAll(t, cached); string(got) != string(want["T::b4/s"]) {
 			t.Fatal("other bytes")
 		}
-		if cached.InMemory() && c.m.inFlight.Load() == 0 {
+		if cached.inMemory() && c.m.inFlight.Load() == 0 {
 			break
 		}
 	}
-	if !cached.InMemory() {
+	if !cached.inMemory() {
 		t.Fatal("the column is not in memory")
 	}
 	waitForTick(t, name)
@@ -284,7 +284,7 @@ func TestChangeIsToldAtOpen(t *testing.T) {
 	open := 0
 	for _, b := range c.View().Banks() {
 		for _, col := range b.Columns {
-			err := col.Open(context.Background())
+			_, err := col.Open(context.Background())
 			if err == nil {
 				open++
 				if got, err := serve(col); err != nil || string(got) != string(want[b.Name+"/"+col.Name]) {

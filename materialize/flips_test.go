@@ -110,7 +110,7 @@ func noticed(t *testing.T, what, dir, name string, clean map[string]string) stri
 			seen++
 			size, err := col.Size(ctx)
 			if err == nil {
-				err = col.Open(ctx)
+				_, err = col.Open(ctx)
 			}
 			p := make([]byte, size)
 			n := 0

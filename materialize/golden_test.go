@@ -17,7 +17,7 @@ import (
 func readAll(t *testing.T, c *Column) (content []byte, header string) {
 	t.Helper()
 	ctx := context.Background()
-	if err := c.Open(ctx); err != nil {
+	if _, err := c.Open(ctx); err != nil {
 		t.Fatalf("%s: %v", c.Name, err)
 	}
 	size, err := c.Size(ctx)

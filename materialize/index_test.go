@@ -141,7 +141,7 @@ func refused(t *testing.T, what, dir, name string, want map[string]string) (used
 		for _, col := range append([]*Column{b.Offsets()}, b.Columns...) {
 			size, err := col.Size(ctx)
 			if err == nil {
-				err = col.Open(ctx)
+				_, err = col.Open(ctx)
 			}
 			if err != nil {
 				continue
@@ -234,7 +234,7 @@ func TestIndexThatLiesIsNotBelieved(t *testing.T) {
 		for _, bank := range c.View().Banks() {
 			for _, col := range bank.Columns {
 				if size, err := col.Size(context.Background()); err == nil && size < 1<<20 {
-					if col.Open(context.Background()) == nil {
+					if _, err := col.Open(context.Background()); err == nil {
 						_, _ = col.ReadAt(context.Background(), make([]byte, size), 0)
 					}
 				}
@@ -269,7 +269,7 @@ func TestIndexOfAnotherFileIsNotUsed(t *testing.T) {
 	}
 	c := open(t, Options{IndexDir: dir}, b)
 	px := bank(t, c.View(), "REC::Particle").Columns[1]
-	err = px.Open(context.Background())
+	_, err = px.Open(context.Background())
 	if err == nil {
 		_, err = px.ReadAt(context.Background(), make([]byte, 1000), 0)
 	}
@@ -313,7 +313,7 @@ func TestEveryFlippedBitIsNoticedWhenItIsRead(t *testing.T) {
 				for _, col := range bk.Columns {
 					size, err := col.Size(context.Background())
 					if err == nil {
-						err = col.Open(context.Background())
+						_, err = col.Open(context.Background())
 					}
 					p := make([]byte, size)
 					if err == nil {

@@ -45,7 +45,7 @@ func setCounts(head *indexHead, blocks *[]byte, counts ...uint32) {
 // serve gives what a mount serves of a column: an error, or the content.
 func serve(c *Column) ([]byte, error) {
 	ctx := context.Background()
-	if err := c.Open(ctx); err != nil {
+	if _, err := c.Open(ctx); err != nil {
 		return nil, err
 	}
 	size, err := c.Size(ctx)

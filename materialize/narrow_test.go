@@ -235,7 +235,7 @@ func contentOf(c *Column, piece int) ([]byte, error) {
 	ctx := context.Background()
 	size, err := c.Size(ctx)
 	if err == nil {
-		err = c.Open(ctx)
+		_, err = c.Open(ctx)
 	}
 	if err != nil {
 		return nil, err
@@ -444,7 +444,7 @@ func TestDamageElsewhereIsNoneOfAView(t *testing.T) {
 			t.Errorf("entries %d to %d: %v, want an error about record 1", r.From, r.To, err)
 		}
 	}
-	if err := bank(t, c.View(), "REC::Particle").Columns[0].Open(ctx); err == nil {
+	if _, err := bank(t, c.View(), "REC::Particle").Columns[0].Open(ctx); err == nil {
 		t.Error("the whole opens, though a record is damaged")
 	}
 	readAll(t, bank(t, c.View().Slice(Slice{0, 2}), "REC::Particle").Columns[0])

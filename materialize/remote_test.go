@@ -189,7 +189,7 @@ func TestAnIndexThatPutsStreamsElsewhereIsNotBelieved(t *testing.T) {
 		c := open(t, Options{IndexDir: dir}, address)
 		for _, b := range c.View().Banks() {
 			for _, col := range b.Columns {
-				if err := col.Open(t.Context()); err != nil {
+				if _, err := col.Open(t.Context()); err != nil {
 					if !errors.Is(err, syscall.ESTALE) {
 						t.Errorf("%s/%s: %v", b.Name, col.Name, err)
 					}

@@ -20,7 +20,7 @@ func until(t *testing.T, what string, holds func() bool) {
 // read reads n bytes of content from the first on.
 func read(t *testing.T, c *Column, n int) {
 	t.Helper()
-	if err := c.Open(context.Background()); err != nil {
+	if _, err := c.Open(context.Background()); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := c.ReadAt(context.Background(), make([]byte, n), 128); err != nil || got != n {

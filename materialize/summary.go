@@ -75,7 +75,7 @@ const summaryBytes = 1 << 20
 
 // Summarize looks at all values of a content column, once.
 func (c *Column) Summarize(ctx context.Context) (*Summary, error) {
-	if err := c.Open(ctx); err != nil {
+	if _, err := c.Open(ctx); err != nil {
 		return nil, err
 	}
 	f, err := c.measure(ctx)

@@ -52,7 +52,7 @@ func servedOf(t *testing.T, c *Chain) (rows []string, whole bool) {
 			var fe *hipo.FormatError
 			return errors.As(err, &fe) || strings.Contains(err.Error(), "has two layouts") || c.indexDir != "" && errors.Is(err, ErrChanged)
 		}
-		if err := col.Open(ctx); err != nil {
+		if _, err := col.Open(ctx); err != nil {
 			if !refused(err) {
 				t.Errorf("%s: %T %v is not a *hipo.FormatError", col.Name, err, err)
 			}
