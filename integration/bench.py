@@ -265,7 +265,7 @@ def files(b: Bench) -> Iterator[Row]:
     began = time.monotonic()
     peak = int(run(sys.executable, "-c", script, *some).stdout) * 1024
     took = time.monotonic() - began
-    yield Row(f"ls of {b.files} indexed files of 194 banks; oxihipo opens {len(some)}", s(median(times[1:])), s(took),
+    yield Row(f"mount and ls of {b.files} indexed files of 194 banks; oxihipo opens {len(some)}", s(median(times[1:])), s(took),
               median(times[1:]), 0.3, unit="s")
     each = (median(resident[b.files]) - resident[1][0]) / max(1, b.files - 1)
     yield Row("   memory for each file; oxihipo's peak for each", f"{each / 1e3:.1f} KB", f"{peak / len(some) / 1e3:.0f} KB",
