@@ -26,7 +26,7 @@ LINES = [
     ("all REC banks", "all REC banks, first", "oxihipo"),
     ("all REC banks … again in the same process", "again, in the same process", "oxihipo"),
     ("mmap of a column that has been read, page cache, 250 MB", "a mapped column that has been read", "a plain file"),
-    ("first read of a decoded column, 250 MB … by its real path, 250 MB", "the same from a cache folder", "a plain file"),
+    ("mmap of a column that has been read, page cache, 250 MB … by its real path, 250 MB", "the same from a cache folder", "a plain file"),
     ("mount and ls of 1000 indexed files of 194 banks; oxihipo opens 100", "1,000 indexed files, mounted and listed", "oxihipo opens 100"),
     ("index of a DST", "an index, beside its file", ""),
 ]
