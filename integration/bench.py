@@ -534,11 +534,12 @@ LINES: dict[str, Callable[[Bench], Iterator[Row]]] = {
 
 # ---------------------------------------------------------------- the table
 
-def machine(b: Bench) -> list[str]:
-    cpu = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), platform.machine())
+def conditions(b: Bench) -> list[str]:
+    sys.path.insert(0, str(ROOT / "scripts"))
+    from record import machine
     ours = subprocess.run([HIPOFS, "version"], capture_output=True, text=True, check=True).stdout.split("\n")[0]
     commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return [f"{datetime.date.today()}, {os.cpu_count()} x {cpu}, Linux {platform.release()}",
+    return [f"{datetime.date.today()}, {machine()}",
             f"{ours}{' ' + commit if commit else ''}; oxihipo {version('oxihipo')}, hipopybind {version('hipopybind')}, "
             f"numpy {version('numpy')}, Python {platform.python_version()}",
             f"{b.events} events of a DST, {mb(benchfiles.dst(b.events).stat().st_size)}; medians of {b.runs}"]
@@ -579,7 +580,7 @@ def main() -> int:
     wrong, rows = 0, []
     with tempfile.TemporaryDirectory(prefix="hipofs-bench-") as home:
         b = Bench(a.runs, a.events, a.files, a.chain, Path(home))
-        about = machine(b)
+        about = conditions(b)
         print("\n".join(about), "\n")
         form = "{:66}{:>11}{:>11}  {:<13}{:<18}{}"
         print(form.format(*HEAD), flush=True)

@@ -33,6 +33,7 @@ def version() -> str:
 
 
 def machine() -> str:
+    """Processors and kernel, for the table here and for integration/RESULTS.md."""
     names = [line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")]
     return f"{os.cpu_count()} x {names[0] if names else platform.machine()}, Linux {os.uname().release.split('-')[0]}"
 
