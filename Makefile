@@ -32,10 +32,10 @@ bench: ## time, memory and work beside other readers, kept in integration/RESULT
 	@scripts/guard.sh .venv/bin/python integration/bench.py --events $(EVENTS) --runs $(RUNS) $(BENCH)
 	@scripts/manual.py
 
-soak: ## 64 processes read a 1 GB chain in 64 MB for 20 minutes, then a slice a second for 15, kept in docs/reliability.md; DURATION=1200 LIGHT=900
+soak: ## 64 processes read a 1 GB chain in 64 MB for 20 minutes, then a slice a second for 15, kept in docs/reliability.md; DURATION=1200 LIGHT=900 SOAK="--cache 200M"
 	@scripts/setup.sh demo
 	@$(MAKE) --no-print-directory build
-	@scripts/guard.sh .venv/bin/python integration/soak.py --seconds $(DURATION) --light $(LIGHT)
+	@scripts/guard.sh .venv/bin/python integration/soak.py --seconds $(DURATION) --light $(LIGHT) $(SOAK)
 
 kills: ## SIGKILL at 1,000 random instants, and what the next start finds, kept in docs/reliability.md; COUNT=1000
 	@scripts/setup.sh demo

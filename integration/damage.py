@@ -110,7 +110,7 @@ def main() -> int:
     total = sum(f.mutants for f in found)
     shares = ", ".join(f"{f.file} {100 * f.without / f.mutants:.0f} %" for f in found)
     print("\n".join(missed))
-    subprocess.run([sys.executable, ROOT / "scripts" / "record.py", "R1", "one byte changed, hipofs check",
+    subprocess.run([sys.executable, ROOT / "scripts" / "record.py", "damage", "one byte changed, hipofs check",
                     f"{total} mutants of {len(found)} files: {total - len(missed)} found by the index; without one {shares}",
                     str(len(missed))], check=True)
     return 1 if missed else 0

@@ -167,8 +167,8 @@ def main() -> int:
     print(f"seed {a.seed}", tally, *tally.wrong, sep="\n")
     sys.path.insert(0, str(ROOT / "scripts"))
     from record import record
-    by = "jobs of Slurm" if a.slurm else "jobs"
-    record("L4", f"{by} killed at random instants, what is left of them, then every byte compared", str(tally), len(tally.wrong))
+    target, by = ("slurm", "jobs of Slurm") if a.slurm else ("jobs", "jobs")
+    record(target, f"{by} killed at random instants, what is left of them, then every byte compared", str(tally), len(tally.wrong))
     return 1 if tally.wrong else 0
 
 

@@ -278,7 +278,7 @@ def main() -> int:
     print(f"seed {a.seed}", tally, *tally.wrong, sep="\n")
     sys.path.insert(0, str(ROOT / "scripts"))
     from record import record
-    record("L3", "SIGKILL at random instants, then every byte compared", str(tally), len(tally.wrong))
+    record("kills", "SIGKILL at random instants, then every byte compared", str(tally), len(tally.wrong))
     return 1 if tally.wrong else 0
 
 

@@ -212,19 +212,19 @@ def main() -> int:
     sys.path.insert(0, str(ROOT / "scripts"))
     from record import record
     failed = 0
-    for id, what, package, test in (
-            ("R1", "every byte of a file set to 8 values, and every length: decoded", "hipo", "TestDamageGivesAnErrorOrWhatAStrictDecodeGives"),
-            ("R1", "every byte of a file set to 8 values, and every length: served", "materialize", "TestNoMutantServesWrongColumns"),
-            ("X1", "every byte of an index set to 8 values, and every length, as it is and with the right checksum", "materialize",
+    for what, package, test in (
+            ("every byte of a file set to 8 values, and every length: decoded", "hipo", "TestDamageGivesAnErrorOrWhatAStrictDecodeGives"),
+            ("every byte of a file set to 8 values, and every length: served", "materialize", "TestNoMutantServesWrongColumns"),
+            ("every byte of an index set to 8 values, and every length, as it is and with the right checksum", "materialize",
              "TestNoMutantOfAnIndexServesWrongColumns")):
         counted, wrong = sweep(package, test)
         print(f"{what}: {counted}, {wrong} wrong", flush=True)
-        record(id, what, counted, wrong)
+        record("mutants", what, counted, wrong)
         failed += wrong
     with tempfile.TemporaryDirectory(prefix="hipofs-") as folder:
         tally = Mounts(ROOT / "build" / "hipofs", Path(folder)).attempt_many(a.count, a.seed)
     print(f"seed {a.seed}", tally, *tally.wrong, sep="\n")
-    record("R4", "mutants mounted beside a good file", str(tally), len(tally.wrong))
+    record("mutants", "mutants mounted beside a good file", str(tally), len(tally.wrong))
     return 1 if failed or tally.wrong else 0
 
 

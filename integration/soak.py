@@ -154,7 +154,7 @@ class Soaked:
     def __str__(self) -> str:
         c = self.count
         ways = ", ".join(f"{n:,} {way}" for way, n in sorted(c.reads.items()))
-        return (f"{sum(c.reads.values()):,} reads ({ways}), {c.bytes / 1e9:.1f} GB compared, {c.wrong} wrong; "
+        return (f"{sum(c.reads.values()):,} reads ({ways}), {c.bytes / 1e9:.1f} GB compared, {c.wrong} wrong reads; "
                 f"resident at most {self.rss >> 20} MiB with a budget of {self.budget >> 20} MiB; "
                 f"descriptors {self.descriptors[0]} and {self.descriptors[1]}, goroutines {self.goroutines[0]} and {self.goroutines[1]}")
 
@@ -237,12 +237,18 @@ def main() -> int:
             lightly = light(m, oracle, a.light) if a.light else None
     sys.path.insert(0, str(ROOT / "scripts"))
     from record import record
-    record("L11", f"soak: {a.readers} readers of a 1 GB chain, budget {a.memory} MiB, "
-           + (f"cache folder of {a.cache}, " if a.cache else "") + f"{a.seconds:.0f} s", str(s), s.count.wrong + len(s.mistakes) - len(s.count.first[:20]))
+
+    def told(counted: str, mistakes: list[str]) -> str:
+        """What was counted and what was wrong, in words that mean the same elsewhere."""
+        return "; ".join([counted, *mistakes]).replace(str(m.point), "mnt").replace(folder, "tmp").replace(f"{ROOT}/", "")
+
+    record("soak", f"soak: {a.readers} readers of a 1 GB chain, budget {a.memory} MiB, "
+           + (f"cache folder of {a.cache}, " if a.cache else "") + f"{a.seconds:.0f} s", told(str(s), s.mistakes),
+           s.count.wrong + len(s.mistakes) - len(s.count.first[:20]))
     if lightly:
         counted, mistakes = lightly
         print(counted, *mistakes, sep="\n")
-        record("L11", f"light use after a soak, {a.light:.0f} s", counted, len(mistakes))
+        record("soak", f"light use after a soak, {a.light:.0f} s", told(counted, mistakes), len(mistakes))
     return 1 if s.mistakes or lightly and mistakes else 0
 
 

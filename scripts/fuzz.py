@@ -44,7 +44,7 @@ def main(duration: str, only: list[str]) -> int:
     if not ran:
         sys.exit("fuzz: there is no such target")
     if not only:
-        record("R5", "fuzz targets", f"{ran} targets, {duration} each: {total:,} runs", len(findings))
+        record("fuzz", "fuzz targets", f"{ran} targets, {duration} each: {total:,} runs", len(findings))
     return 1 if findings else 0
 
 

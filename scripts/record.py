@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Keeps what was tried, and what came of it, in docs/reliability.md.
 
-    record.py ID WHAT COUNTED WRONG
+    record.py TARGET WHAT COUNTED WRONG
 
-A line with the same ID and WHAT is replaced. The version and the machine are looked up here.
+TARGET is the one of make that repeats the line. A line with the same TARGET and WHAT is replaced. The version and the
+machine are looked up here.
 """
 from __future__ import annotations
 
 import datetime
 import os
 import platform
-import re
 import subprocess
 import sys
 from pathlib import Path
@@ -38,21 +38,15 @@ def machine() -> str:
     return f"{os.cpu_count()} x {names[0] if names else platform.machine()}, Linux {os.uname().release.split('-')[0]}"
 
 
-def order(row: str) -> list:
-    """Rows by letter and number of their id, then by what was tried."""
-    cells = row.split(" | ")
-    return [int(p) if p.isdigit() else p for p in re.findall(r"\d+|[A-Z]+", cells[0])], cells[1]
-
-
-def record(id: str, what: str, counted: str, wrong: int) -> None:
+def record(target: str, what: str, counted: str, wrong: int) -> None:
     """Put a line into the table, in the place of the one about the same thing."""
-    cells = [id, what, counted, str(wrong), datetime.date.today().isoformat(), version(), machine()]
+    cells = [f"`make {target}`", what, counted, str(wrong), datetime.date.today().isoformat(), version(), machine()]
     row = "| " + " | ".join(c.replace("|", "\\|").replace("\n", " ") for c in cells) + " |"
     above, _, below = TABLE.read_text().partition(BEGIN)
     lines = below.splitlines()
     rows = [r for r in lines[HEAD:] if r.split(" | ")[:2] != row.split(" | ")[:2]] + [row]
     part = TABLE.with_suffix(".part")
-    part.write_text(above + BEGIN + "\n".join(lines[:HEAD] + sorted(rows, key=order)) + "\n")
+    part.write_text(above + BEGIN + "\n".join(lines[:HEAD] + sorted(rows)) + "\n")
     part.rename(TABLE)
 
 
