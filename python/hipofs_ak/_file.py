@@ -804,7 +804,8 @@ class File:
         """What arrays gives, step by step: of step_size entries each, or as many as "200 MB" of columns have on average.
 
         A step has entries of one file, so the last of a file may have fewer. With report=True, (array, Report) each.
-        What is no longer held is not kept in memory. workers reads steps in other processes, for programs of oxihipo.
+        What is no longer held is not kept in memory.
+        threads, workers: for programs of oxihipo; hipofs decodes with all processors.
 
         >>> import hipofs_ak as hf
         >>> with hf.open(source) as f:
