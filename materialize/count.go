@@ -213,28 +213,7 @@ func (s *source) count() error {
 		begun += s.runs[r].data
 		g.Go(func() error {
 			return m.withRun(ctx, s, int32(r), reading{}, func(d *decoder, got *fetched) error {
-				out, err := d.decode(s, int32(r), m.passWants(s, &s.runs[r]), got, m.note)
-				if err != nil {
-					s.chain.faults.add(err)
-					if unread(err) {
-						return err
-					}
-				} else {
-					m.keepPassed(s, r, out)
-					if found.survey != nil {
-						found.survey.add(r, out, &d.packer)
-					}
-				}
-				s.passed.Add(s.lengthOf(&s.runs[r]))
-				found.mu.Lock()
-				defer found.mu.Unlock()
-				found.done[r], found.faults[r] = true, err
-				if err == nil {
-					for i := range out.parts {
-						s.merge(found.tables, r, &out.parts[i])
-					}
-				}
-				return nil
+				return s.countRun(found, r, d, got)
 			})
 		})
 	}
@@ -257,15 +236,50 @@ func (s *source) count() error {
 	}
 	s.tables = found.tables
 	if found.survey != nil {
-		if err := s.saveIndex(found.survey); err != nil {
-			s.unsaved = err
-			// A folder that cannot be written is the same news for every file of a run.
-			s.chain.unsaved.Do(func() {
-				s.chain.log.Warn(err.Error() + "; the next mount counts anew (nothing more is said of other files)")
-			})
+		s.keepIndex(found.survey)
+	}
+	return nil
+}
+
+// countRun counts run r, and keeps its columns. The error is that the file cannot
+// be read; damage is noted with what is found.
+func (s *source) countRun(found *soFar, r int, d *decoder, got *fetched) error {
+	m := s.chain.m
+	out, err := d.decode(s, int32(r), m.passWants(s, &s.runs[r]), got, m.note)
+	if err != nil {
+		s.chain.faults.add(err)
+		if unread(err) {
+			return err
+		}
+	} else {
+		m.keepPassed(s, r, out)
+		if found.survey != nil {
+			found.survey.add(r, out, &d.packer)
+		}
+	}
+	s.passed.Add(s.lengthOf(&s.runs[r]))
+	found.mu.Lock()
+	defer found.mu.Unlock()
+	found.done[r], found.faults[r] = true, err
+	if err == nil {
+		for i := range out.parts {
+			s.merge(found.tables, r, &out.parts[i])
 		}
 	}
 	return nil
+}
+
+// keepIndex saves the index of what a pass has found out, if that can be done.
+func (s *source) keepIndex(v *survey) {
+	err := s.saveIndex(v)
+	if err == nil {
+		return
+	}
+	s.unsaved = err
+	// A folder that cannot be written is the same news for every file of a run.
+	s.chain.unsaved.Do(func() {
+		s.chain.log.Warn(err.Error() + "; the next mount counts anew (nothing more is said of other files)")
+	})
 }
 
 // lengthOf is how many bytes of the file the run's records take.

@@ -119,52 +119,12 @@ func (s *source) understand(head *indexHead, path string) (*saved, map[bankID]*t
 	verified := map[columnKey]error{}
 	for i := range head.tables {
 		x := &head.tables[i]
-		t := &table{filled: x.filled, most: x.most, stored: x.stored, primitive: x.prim, format: x.format}
-		id, ok := s.chain.banks.byName[x.name]
-		switch {
-		case x.name != "" && (!ok || s.plan.dictionary.Lookup(x.name) == nil):
+		id, t, err := s.laidOut(x)
+		if err != nil {
+			return fail(err)
+		}
+		if tables[id] != nil || !s.takeRows(t, x, groups, head.counts[i]) {
 			return fail(errIndex)
-		case x.name != "":
-			t.layout = s.plan.dictionary.Lookup(x.name)
-		default:
-			if s.plan.declared(x.group, x.item) != nil && x.format == "" {
-				return fail(errIndex)
-			}
-			var err error
-			if id, err = s.chain.node(x.group, x.item); err != nil {
-				return fail(err)
-			}
-			if x.format != "" {
-				t.layout, t.kind = hipo.Composite(x.format), compositeKind(x.format)
-			} else {
-				t.layout, t.kind = hipo.Primitive(x.prim), primitiveKind(x.prim)
-			}
-			if t.layout.RowSize == 0 {
-				return fail(errIndex)
-			}
-		}
-		if tables[id] != nil || len(x.rows) != len(s.runs) || x.filled > s.entries {
-			return fail(errIndex)
-		}
-		if x.failure != "" {
-			t.err = errors.New(x.failure)
-			s.chain.faults.add(t.err)
-		}
-		t.rows = make([]int64, len(s.runs)+1)
-		for r, n := range x.rows {
-			if n < 0 || n > s.runs[r].data/int64(t.layout.RowSize) {
-				return fail(errIndex)
-			}
-			t.rows[r+1] = t.rows[r] + n
-		}
-		if t.err == nil && x.most > t.total() || x.stored > s.length {
-			return fail(errIndex)
-		}
-		for g, b := range head.counts[i] {
-			last := groups[g].first + groups[g].runs
-			if int64(b.length) > groups[g].maxPacked() || t.err == nil && (b.length == 0) != (t.rows[last] == t.rows[groups[g].first]) {
-				return fail(errIndex)
-			}
 		}
 		for _, k := range x.decoded {
 			if k >= int64(len(t.layout.Columns)) {
@@ -180,6 +140,65 @@ func (s *source) understand(head *indexHead, path string) (*saved, map[bankID]*t
 		}
 	}
 	return idx, tables, verified, nil
+}
+
+// laidOut makes the table of the bank that x is about, with its layout and
+// without its rows.
+func (s *source) laidOut(x *indexTable) (id bankID, t *table, err error) {
+	t = &table{filled: x.filled, most: x.most, stored: x.stored, primitive: x.prim, format: x.format}
+	if x.name != "" {
+		id, ok := s.chain.banks.byName[x.name]
+		t.layout = s.plan.dictionary.Lookup(x.name)
+		if !ok || t.layout == nil {
+			return 0, nil, errIndex
+		}
+		return id, t, nil
+	}
+	if s.plan.declared(x.group, x.item) != nil && x.format == "" {
+		return 0, nil, errIndex
+	}
+	if id, err = s.chain.node(x.group, x.item); err != nil {
+		return 0, nil, err
+	}
+	if x.format != "" {
+		t.layout, t.kind = hipo.Composite(x.format), compositeKind(x.format)
+	} else {
+		t.layout, t.kind = hipo.Primitive(x.prim), primitiveKind(x.prim)
+	}
+	if t.layout.RowSize == 0 {
+		return 0, nil, errIndex
+	}
+	return id, t, nil
+}
+
+// takeRows gives a table the rows that x says, and its failure. It reports
+// whether what x says can be: by the runs of the file, their groups, and the
+// blocks of counts that the index has for these.
+func (s *source) takeRows(t *table, x *indexTable, groups []group, counts []block) bool {
+	if len(x.rows) != len(s.runs) || x.filled > s.entries {
+		return false
+	}
+	if x.failure != "" {
+		t.err = errors.New(x.failure)
+		s.chain.faults.add(t.err)
+	}
+	t.rows = make([]int64, len(s.runs)+1)
+	for r, n := range x.rows {
+		if n < 0 || n > s.runs[r].data/int64(t.layout.RowSize) {
+			return false
+		}
+		t.rows[r+1] = t.rows[r] + n
+	}
+	if t.err == nil && x.most > t.total() || x.stored > s.length {
+		return false
+	}
+	for g, b := range counts {
+		last := groups[g].first + groups[g].runs
+		if int64(b.length) > groups[g].maxPacked() || t.err == nil && (b.length == 0) != (t.rows[last] == t.rows[groups[g].first]) {
+			return false
+		}
+	}
+	return true
 }
 
 // reread gives the index anew if another process has written it again since,
