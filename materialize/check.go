@@ -192,7 +192,7 @@ func (k *checker) open(ctx context.Context, o CheckOptions, threads int) error {
 func (k *checker) compare(o CheckOptions) error {
 	s := k.src
 	for _, path := range indexPaths(o.IndexDir, s.handle.name) {
-		head, err := readIndex(path, s.handle.owner)
+		head, err := readIndex(path, s.handle.owner, s.file.Size)
 		if errors.Is(err, errNoIndex) {
 			continue
 		}

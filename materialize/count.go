@@ -178,6 +178,14 @@ type soFar struct {
 	survey *survey           // nil: no index is made
 }
 
+// surveying is the survey, unless something has been found since that no index
+// can be made of.
+func (f *soFar) surveying() *survey {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.survey
+}
+
 // count counts the rows of every bank in every run, by decoding all runs, and
 // keeps columns that are asked for, or may be. Damage does not end it: all of a
 // file's damage is told at once, and the first is the error.
@@ -245,6 +253,7 @@ func (s *source) count() error {
 // be read; damage is noted with what is found.
 func (s *source) countRun(found *soFar, r int, d *decoder, got *fetched) error {
 	m := s.chain.m
+	var unsaved error // why no index can be made
 	out, err := d.decode(s, int32(r), m.passWants(s, &s.runs[r]), got, m.note)
 	if err != nil {
 		s.chain.faults.add(err)
@@ -253,17 +262,26 @@ func (s *source) countRun(found *soFar, r int, d *decoder, got *fetched) error {
 		}
 	} else {
 		m.keepPassed(s, r, out)
-		if found.survey != nil {
-			found.survey.add(r, out, &d.packer)
+		if v := found.surveying(); v != nil {
+			unsaved = v.add(r, out, &d.packer)
 		}
 	}
 	s.passed.Add(s.lengthOf(&s.runs[r]))
 	found.mu.Lock()
 	defer found.mu.Unlock()
-	found.done[r], found.faults[r] = true, err
 	if err == nil {
 		for i := range out.parts {
-			s.merge(found.tables, r, &out.parts[i])
+			if err = s.merge(found.tables, r, &out.parts[i]); err != nil {
+				s.chain.faults.add(err)
+				break
+			}
+		}
+	}
+	found.done[r], found.faults[r] = true, err
+	if found.survey != nil && (err != nil || unsaved != nil) { // of damage, the group of runs would never be through
+		found.survey = nil
+		if unsaved != nil {
+			s.noIndex(fmt.Errorf("%s: no index is made: %w", s.info.Name, unsaved))
 		}
 	}
 	return nil
@@ -271,10 +289,13 @@ func (s *source) countRun(found *soFar, r int, d *decoder, got *fetched) error {
 
 // keepIndex saves the index of what a pass has found out, if that can be done.
 func (s *source) keepIndex(v *survey) {
-	err := s.saveIndex(v)
-	if err == nil {
-		return
+	if err := s.saveIndex(v); err != nil {
+		s.noIndex(err)
 	}
+}
+
+// noIndex says why there is none.
+func (s *source) noIndex(err error) {
 	s.unsaved = err
 	// A folder that cannot be written is the same news for every file of a run.
 	s.chain.unsaved.Do(func() {
@@ -290,10 +311,21 @@ func (s *source) lengthOf(r *run) (length int64) {
 	return length
 }
 
-// merge adds what one run has of a bank to the file's table of it.
-func (s *source) merge(tables map[bankID]*table, r int, p *part) {
+// smallTables and twice the file's length are what its tables may take. Every run
+// of records adds to the table of each structure that was ever met, and a hostile
+// file has 16,000 of these and a million records without any.
+const smallTables = 8 << 20
+
+// merge adds what one run has of a bank to the file's table of it. The error is
+// that there are too many.
+func (s *source) merge(tables map[bankID]*table, r int, p *part) error {
 	t := tables[p.bank]
 	if t == nil {
+		if 8*int64(len(tables)+1)*int64(len(s.runs)) > smallTables+2*s.file.Size {
+			return &hipo.FormatError{File: s.file.Name, Record: s.runs[r].first, Off: s.file.Records[s.runs[r].first].Off,
+				Msg: fmt.Sprintf("%s is one of over %d kinds of structures in a file of %d runs of records: more than a reader can count",
+					s.chain.bankName(p.bank), len(tables), len(s.runs))}
+		}
 		t = &table{layout: p.layout, kind: p.kind, rows: make([]int64, len(s.runs)+1), primitive: p.primitive, format: p.format}
 		tables[p.bank] = t
 	}
@@ -312,6 +344,7 @@ func (s *source) merge(tables map[bankID]*table, r int, p *part) {
 	} else {
 		t.stored += p.stored
 	}
+	return nil
 }
 
 // verify reads every record of every file whole, streams included, and takes

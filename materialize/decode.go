@@ -113,6 +113,7 @@ type part struct {
 	filled  int64    // entries that have rows
 	most    uint32   // rows of the entry that has most of them
 	stored  int64    // bytes of the file, where split records tell; -1: unknown
+	record  int      // 1 + the last one whose bytes are in stored
 	counts  []uint32 // rows of each entry; the decoder's memory
 	keep    []bool   // columns to gather; nil: none
 	columns [][]byte // chunks; empty where not kept
@@ -449,10 +450,12 @@ func (d *decoder) gatherSpans(i int, spans []hipo.Span, p *part) error {
 			return nil
 		}
 	}
-	if d.run.split {
-		p.stored += d.rec.Stored(i)
-	} else {
+	switch {
+	case !d.run.split:
 		p.stored = unknownSize
+	case p.record != d.number+1:
+		p.stored += d.rec.Stored(i)
+		p.record = d.number + 1
 	}
 	total, err := d.countRows(spans, p)
 	if err != nil {

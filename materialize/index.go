@@ -144,6 +144,8 @@ type indexHead struct {
 	tags             []block     // by group
 	counts           [][]block   // by table, then group; a zero length: no rows in the group
 	asked            [][2]string // bank and column that readers wanted, last first
+
+	file iofs.FileInfo // of the index; nil if it was not read from one
 }
 
 // encoder and decoder of the head.
@@ -383,7 +385,11 @@ func parseHead(b []byte, off, end int64) (*indexHead, error) {
 	for i := range h.counts {
 		h.counts[i] = blocks()
 	}
-	h.asked = make([][2]string, r.count(2))
+	if n := r.count(2); n <= maxAsked {
+		h.asked = make([][2]string, n)
+	} else {
+		r.fail()
+	}
 	for i := range h.asked {
 		h.asked[i] = [2]string{r.text(), r.text()}
 	}
@@ -428,8 +434,13 @@ func trusted(st iofs.FileInfo, owner uint32) error {
 	return nil
 }
 
-// readIndex reads the head of an index file and checks it against itself.
-func readIndex(path string, owner uint32) (*indexHead, error) {
+// mostIndexHead bounds the head of an index by the length of the file that it is about:
+// taken apart, it is several times as long. What a pass finds fits (mostTables).
+func mostIndexHead(length int64) int64 { return min(maxIndexHead, smallTables+2*length) }
+
+// readIndex reads the head of the index of a file of that length, and checks it
+// against itself.
+func readIndex(path string, owner uint32, length int64) (*indexHead, error) {
 	f, st, err := openIndex(path, owner)
 	if err != nil {
 		return nil, err
@@ -443,11 +454,19 @@ func readIndex(path string, owner uint32) (*indexHead, error) {
 	if err != nil {
 		return nil, err
 	}
+	if n > mostIndexHead(length) {
+		return nil, errIndex
+	}
 	b := make([]byte, n)
 	if _, err := f.ReadAt(b, indexHeader); err != nil {
 		return nil, err
 	}
-	return checkHead(fixed[:], b, st.Size())
+	h, err := checkHead(fixed[:], b, st.Size())
+	if err != nil {
+		return nil, err
+	}
+	h.file = st
+	return h, nil
 }
 
 // headLength is how long the head is that begins with those fixed bytes.
@@ -486,11 +505,10 @@ func parseIndex(b []byte) (h *indexHead, blocks []byte, err error) {
 	return h, b[indexHeader+n:], err
 }
 
-// writeIndex writes head and blocks, whole or not at all, for those to read who
-// may read a file of the given mode.
-func writeIndex(path string, h *indexHead, blocks []byte, mode os.FileMode) error {
-	head := h.encode()
-	if len(head) > maxIndexHead {
+// writeIndex writes a head, encoded, and blocks, whole or not at all, for those to
+// read who may read a file of the given mode and length.
+func writeIndex(path string, head, blocks []byte, mode os.FileMode, length int64) error {
+	if int64(len(head)) > mostIndexHead(length) {
 		return errors.New("the index would be too large")
 	}
 	b := make([]byte, indexHeader, indexHeader+len(head)+len(blocks))

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
+	iofs "io/fs"
 	"os"
 	"slices"
 	"sync"
@@ -17,6 +19,7 @@ import (
 // saved is an index that a source goes by.
 type saved struct {
 	path             string
+	file             iofs.FileInfo // as it was read
 	id               identity
 	headSum, tailSum uint64
 	groups           []group
@@ -43,7 +46,7 @@ type knownDictionary struct {
 // loadIndex opens a file by an index at path. Without one the error is
 // errNoIndex; another error says why the one that is there is of no use.
 func loadIndex(path string, h *handle, o hipo.Options, k *known) (*hipo.File, *indexHead, error) {
-	head, err := readIndex(path, h.owner)
+	head, err := readIndex(path, h.owner, h.id.size)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -93,7 +96,24 @@ func (s *source) adopt(head *indexHead, path string) error {
 	if err != nil {
 		return err
 	}
+	for _, t := range tables {
+		if t.err != nil {
+			s.chain.faults.add(t.err)
+		}
+	}
 	s.sums, s.layouts, s.tables, s.verified, s.byIndex = head.sums, head.layouts, tables, verified, true
+	s.index.Store(idx)
+	return nil
+}
+
+// adoptOwn goes by the index that was made of the source's own pass. Checksums,
+// and what has been decoded, stay where decodes for views use them meanwhile.
+func (s *source) adoptOwn(head *indexHead, path string) error {
+	idx, tables, _, err := s.understand(head, path)
+	if err != nil {
+		return err
+	}
+	s.tables, s.byIndex = tables, true
 	s.index.Store(idx)
 	return nil
 }
@@ -113,7 +133,7 @@ func (s *source) understand(head *indexHead, path string) (*saved, map[bankID]*t
 	}
 	tables := make(map[bankID]*table, len(head.tables))
 	idx := &saved{
-		path: path, id: head.id, headSum: head.headSum, tailSum: head.tailSum, groups: groups,
+		path: path, file: head.file, id: head.id, headSum: head.headSum, tailSum: head.tailSum, groups: groups,
 		tags: head.tags, counts: make(map[bankID][]block, len(head.tables)), asked: head.asked,
 	}
 	verified := map[columnKey]error{}
@@ -180,7 +200,6 @@ func (s *source) takeRows(t *table, x *indexTable, groups []group, counts []bloc
 	}
 	if x.failure != "" {
 		t.err = errors.New(x.failure)
-		s.chain.faults.add(t.err)
 	}
 	t.rows = make([]int64, len(s.runs)+1)
 	for r, n := range x.rows {
@@ -204,8 +223,8 @@ func (s *source) takeRows(t *table, x *indexTable, groups []group, counts []bloc
 // reread gives the index anew if another process has written it again since,
 // with what it has learned, and says the same of the file; nil if not.
 func (s *source) reread(old *saved) *saved {
-	head, err := readIndex(old.path, s.handle.owner)
-	if err != nil || head.id != old.id || head.headSum != old.headSum || head.tailSum != old.tailSum {
+	head, err := readIndex(old.path, s.handle.owner, s.file.Size)
+	if err != nil || head.id != old.id && head.id != s.handle.id || head.headSum != old.headSum || head.tailSum != old.tailSum {
 		return nil
 	}
 	idx, tables, _, err := s.understand(head, old.path)
@@ -273,7 +292,10 @@ func (s *source) dropIndex(idx *saved, why string) {
 		return (k.source == s.number || k.source < 0) && (k.column == endsColumn || k.bank == tagsBank || k.bank == pickedBank)
 	})
 	if s.owns(idx) {
-		os.Remove(idx.path) // another process may have been faster
+		// Not one that another process has put there since.
+		if st, err := os.Lstat(idx.path); err == nil && os.SameFile(st, idx.file) && st.ModTime().Equal(idx.file.ModTime()) {
+			os.Remove(idx.path)
+		}
 	} else {
 		why += "; its owner can make it again, and --no-index does without it"
 	}
@@ -317,8 +339,12 @@ func (m *materializer) fromIndex(s *source, k chunkKey) ([]byte, bool) {
 			counts, err = m.groupCounts(s, idx, k.bank, g)
 		}
 	}
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(err, errIndex), errors.Is(err, errCounts), errors.Is(err, errNoIndex), errors.Is(err, io.EOF):
 		s.dropIndex(idx, err.Error())
+		return nil, false
+	default: // for want of descriptors, say: the index is as good as before
 		return nil, false
 	}
 	var mine []byte

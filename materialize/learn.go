@@ -54,7 +54,6 @@ func (s *source) update(asked [][2]string) {
 	if err != nil || head.id != idx.id || head.headSum != idx.headSum || head.tailSum != idx.tailSum || len(head.sums) != len(s.sums) {
 		return // another process has made one since
 	}
-	s.learn(head)
 	if len(asked) > 0 {
 		head.asked = asked
 	}
@@ -71,7 +70,11 @@ func (s *source) update(asked [][2]string) {
 			x.decoded = slices.Compact(x.decoded)
 		}
 	}
-	if err := writeIndex(idx.path, head, blocks, s.info.Mode.Perm()); err != nil {
+	s.sumMu.Lock()
+	s.learn(head)
+	encoded := head.encode() // what has been learned is still the source's
+	s.sumMu.Unlock()
+	if err := writeIndex(idx.path, encoded, blocks, s.info.Mode.Perm(), s.file.Size); err != nil {
 		s.chain.log.Warn(fmt.Sprintf("%s: %v", idx.path, err))
 	}
 }

@@ -28,7 +28,7 @@ func changedIndex(t *testing.T, dir, name string, change func(*indexHead, *[]byt
 		t.Fatal(err)
 	}
 	change(head, &blocks)
-	if err := writeIndex(IndexPath(dir, name), head, blocks, 0o644); err != nil {
+	if err := writeIndex(IndexPath(dir, name), head.encode(), blocks, 0o644, 1<<40); err != nil {
 		t.Fatal(err)
 	}
 }

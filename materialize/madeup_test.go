@@ -61,7 +61,7 @@ func TestMakeChain(t *testing.T) {
 				return err
 			}
 			head.id = identityOf(st)
-			return writeIndex(IndexPath(index, name), head, blocks, 0o644)
+			return writeIndex(IndexPath(index, name), head.encode(), blocks, 0o644, head.id.size)
 		})
 	}
 	if err := g.Wait(); err != nil {

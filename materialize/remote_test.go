@@ -183,7 +183,7 @@ func TestAnIndexThatPutsStreamsElsewhereIsNotBelieved(t *testing.T) {
 		for i := range head.sums {
 			lie(&head.sums[i])
 		}
-		if err := writeIndex(path, head, blocks, 0o600); err != nil {
+		if err := writeIndex(path, head.encode(), blocks, 0o600, head.id.size); err != nil {
 			t.Fatal(err)
 		}
 		c := open(t, Options{IndexDir: dir}, address)

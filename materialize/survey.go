@@ -34,8 +34,11 @@ func newSurvey(s *source) *survey {
 	return v
 }
 
+// errKinds says that no index is made of a file, for what its counts would take.
+var errKinds = errors.New("too many kinds of structures in few bytes")
+
 // add takes in a decoded run, and packs its group if that was the last one.
-func (v *survey) add(r int, out *decoded, k *packer) {
+func (v *survey) add(r int, out *decoded, k *packer) error {
 	g := groupOf(v.groups, r)
 	gr := &v.groups[g]
 	first := v.src.runs[r].entry - v.src.runs[gr.first].entry
@@ -53,6 +56,11 @@ func (v *survey) add(r int, out *decoded, k *packer) {
 	}
 	for i := range out.parts {
 		if p := &out.parts[i]; p.rows > 0 && p.err == nil {
+			if 4*int64(len(v.open[g]))*gr.entries > smallCounts+2*v.src.dataOf(gr) {
+				v.open[g] = nil
+				v.mu.Unlock()
+				return errKinds
+			}
 			copy(counts(p.bank), p.counts)
 		}
 	}
@@ -66,7 +74,7 @@ func (v *survey) add(r int, out *decoded, k *packer) {
 	}
 	v.mu.Unlock()
 	if all == nil {
-		return
+		return nil
 	}
 	packed := make(map[bankID][]byte, len(all))
 	for id, c := range all {
@@ -75,6 +83,15 @@ func (v *survey) add(r int, out *decoded, k *packer) {
 	v.mu.Lock()
 	v.done[g] = packed
 	v.mu.Unlock()
+	return nil
+}
+
+// dataOf is the bytes of all events of a group, inflated.
+func (s *source) dataOf(g *group) (data int64) {
+	for r := g.first; r < g.first+g.runs; r++ {
+		data += s.runs[r].data
+	}
+	return data
 }
 
 // save writes the index of a file whose pass is through.
@@ -85,7 +102,7 @@ func (v *survey) save(path string) error {
 		return err
 	}
 	h := &indexHead{
-		id: s.handle.id, header: outline.Header, groups: len(v.groups), sums: s.sums, layouts: s.layouts,
+		id: s.handle.id, header: outline.Header, groups: len(v.groups),
 		dictionary: compress(outline.Dictionary), dictionaryLength: int64(len(outline.Dictionary)),
 		records: compress(outline.Records), recordsLength: int64(len(outline.Records)),
 	}
@@ -122,7 +139,11 @@ func (v *survey) save(path string) error {
 		h.counts = append(h.counts, put(id))
 	}
 	h.asked = s.chain.m.askedNames()
-	return writeIndex(path, h, blocks, s.info.Mode.Perm())
+	s.sumMu.Lock()
+	h.sums, h.layouts = s.sums, s.layouts
+	head := h.encode()
+	s.sumMu.Unlock()
+	return writeIndex(path, head, blocks, s.info.Mode.Perm(), s.file.Size)
 }
 
 // SaveError is about an index that cannot be written.
@@ -155,9 +176,9 @@ func (s *source) saveIndex(v *survey) error {
 		return &SaveError{path, err}
 	}
 	s.news.Store(false)
-	head, err := readIndex(path, s.handle.owner)
+	head, err := readIndex(path, s.handle.owner, s.file.Size)
 	if err == nil {
-		err = s.adopt(head, path)
+		err = s.adoptOwn(head, path)
 	}
 	s.confirmed = err == nil
 	return err
