@@ -136,3 +136,25 @@ def test_salvage_gives_every_complete_record_before_a_cut(name, hipofs, env, com
             assert [content[r.at + 8:r.at + r.length] for r in kept] == [
                 out.read_bytes()[s.at + 8:s.at + s.length] for s in saved], at  # all but the records' numbers
             assert checked(hipofs, env, [out], "--no-index")[0]["good"], at
+
+
+def test_salvage_and_skip_leave_out_what_only_the_index_can_tell(hipofs, env, command, mount, tmp_path):
+    """A bit of a value that is stored as it is."""
+    source, out = tmp_path / "a.hipo", tmp_path / "saved.hipo"
+    shutil.copyfile(data("codecs/tag00_none_perchunk.hipo"), source)
+    whole, before = records(source), source.stat()
+    command("index", "-q", source)
+    bad = max(whole, key=lambda r: r.length)
+    with open(source, "r+b") as f:
+        f.seek(bad.at + bad.length - 9)
+        b = f.read(1)[0]
+        f.seek(-1, os.SEEK_CUR)
+        f.write(bytes([b ^ 1]))
+    os.utime(source, ns=(before.st_atime_ns, before.st_mtime_ns))
+    good = sum(r.events for r in whole) - bad.events
+    done = command("check", "-q", "--salvage", out, source)
+    assert done.returncode == 3 and f"{good} event" in done.stderr and f"{bad.events} lost" in done.stderr, done.stderr
+    m = mount(source, "--on-error=skip")
+    files, = m.json("files.json")
+    assert (files["entries"], files["lost_events"]) == (good, bad.events)
+    assert "not those that were indexed" in m.json("errors.json")[0]["message"]

@@ -40,11 +40,14 @@ const (
 
 // Options of a chain; the zero value is useful.
 type Options struct {
-	Memory    int64        // bytes of columns kept in memory; 0: DefaultMemory
-	Threads   int          // records decoded at once; 0: one a processor
-	MaxRecord int64        // ceiling on one inflated record or stream, bytes; 0: 1 GiB
-	Banks     []string     // patterns (path.Match) of the banks to show; nil: all
-	Skip      bool         // leave out unreadable files and damaged records
+	Memory    int64    // bytes of columns kept in memory; 0: DefaultMemory
+	Threads   int      // records decoded at once; 0: one a processor
+	MaxRecord int64    // ceiling on one inflated record or stream, bytes; 0: 1 GiB
+	Banks     []string // patterns (path.Match) of the banks to show; nil: all
+	Skip      bool     // leave out unreadable files and damaged records; indexes are compared with, and not gone by
+
+	// Without, for Skip: where records begin that are left out, too, by file.
+	Without   map[string][]int64
 	Index     IndexMode    // when to count
 	IndexDir  string       // folder of indexes; "": none is read or written, also not beside the files
 	Entries   *Slice       // of the files, those that View has; nil: all
@@ -226,7 +229,7 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 			return err
 		}
 		if o.Skip {
-			if err := c.verify(ctx, threads); err != nil {
+			if err := c.verify(ctx, o, threads); err != nil {
 				return err
 			}
 		}

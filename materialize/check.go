@@ -37,12 +37,18 @@ type Checked struct {
 	Faults         []ErrorInfo    `json:"faults"`         // the first ones, by their places
 	MoreFaults     int            `json:"more_faults"`
 	Notes          []string       `json:"notes"` // what is odd, and no damage
+
+	Changed []int64 `json:"-"` // where the records begin whose bytes are not those that were indexed
 }
 
 // mostTold is how many faults of a file are told.
 const mostTold = 1000
 
-// Check reads every byte of every file, several at once, and tells done of each,
+// checkedAtOnce is how many files are checked at once: the next one is opened while
+// one comes to its end.
+const checkedAtOnce = 2
+
+// Check reads every byte of every file, two at once, and tells done of each,
 // in order. It writes nothing.
 func Check(ctx context.Context, names []string, o CheckOptions, done func(Checked)) error {
 	threads := cmp.Or(o.Threads, runtime.GOMAXPROCS(0))
@@ -51,7 +57,7 @@ func Check(ctx context.Context, names []string, o CheckOptions, done func(Checke
 		results[i] = make(chan Checked, 1)
 	}
 	var g errgroup.Group
-	g.SetLimit(threads)
+	g.SetLimit(checkedAtOnce) // each of which has so many decoders
 	go func() {
 		for i, name := range names {
 			g.Go(func() error {
@@ -155,7 +161,7 @@ func (k *checker) open(ctx context.Context, o CheckOptions, threads int) error {
 		k.found.Codecs[s.file.Records[i].Codec()]++
 	}
 	k.found.Records, k.found.Events = len(s.runs), s.entries
-	c.m = newMaterializer(c, DefaultMemory(), threads)
+	c.m = newMaterializer(c, DefaultMemory()/checkedAtOnce, threads)
 
 	k.faults = append(k.faults, s.file.Damage...)
 	for _, why := range s.plan.conflicts {
@@ -259,20 +265,32 @@ func (k *checker) compareWith(head *indexHead, path string, o CheckOptions) erro
 		}
 		differs(-1, last, "the end of the file is not the one that was indexed%s", onPurpose)
 	}
-	s.sums, s.layouts = make([]recordSums, len(s.file.Records)), head.layouts
-	at := 0 // in the file's records, which are in the order of their places, too
-	for i := range indexed.Records {
-		off := indexed.Records[i].Off
-		for at < len(s.file.Records) && s.file.Records[at].Off < off {
-			at++
-		}
-		if at < len(s.file.Records) && s.file.Records[at].Off == off {
-			s.sums[at] = head.sums[i]
-		} else {
-			differs(-1, off, "here was record %d when the file was indexed%s", i, onPurpose)
-		}
+	s.layouts = head.layouts
+	var gone []int
+	s.sums, gone = matchSums(s.file.Records, indexed.Records, head.sums)
+	for _, i := range gone {
+		differs(-1, indexed.Records[i].Off, "here was record %d when the file was indexed%s", i, onPurpose)
 	}
 	return nil
+}
+
+// matchSums gives each of the records the checksums that an index has for the one
+// at the same place, and which of the indexed ones are not there. Both are in the
+// order of their places.
+func matchSums(records, indexed []hipo.RecordHeader, sums []recordSums) (matched []recordSums, gone []int) {
+	matched = make([]recordSums, len(records))
+	at := 0
+	for i := range indexed {
+		for at < len(records) && records[at].Off < indexed[i].Off {
+			at++
+		}
+		if at < len(records) && records[at].Off == indexed[i].Off {
+			matched[at] = sums[i]
+		} else {
+			gone = append(gone, i)
+		}
+	}
+	return matched, gone
 }
 
 // records reads every record.
@@ -312,10 +330,19 @@ func (k *checker) record(d *decoder, got *fetched, r int) error {
 	bad := err != nil
 	if bad {
 		k.faults = append(k.faults, err)
+		if errors.Is(err, ErrChanged) {
+			k.found.Changed = append(k.found.Changed, d.rec.Header.Off)
+		}
 	} else {
 		for i := range out.parts {
-			s.merge(k.tables, r, &out.parts[i])
-			if err := out.parts[i].err; err != nil {
+			p := &out.parts[i]
+			t := k.tables[p.bank]
+			if t == nil {
+				t = newTable(p, 1) // whose rows nobody asks for
+				k.tables[p.bank] = t
+			}
+			t.add(s, 0, p)
+			if err := p.err; err != nil {
 				bad = true
 				k.faults = append(k.faults, err)
 			}

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hipofs/hipofs/hipo"
@@ -326,9 +327,20 @@ func (s *source) merge(tables map[bankID]*table, r int, p *part) error {
 				Msg: fmt.Sprintf("%s is one of over %d kinds of structures in a file of %d runs of records: more than a reader can count",
 					s.chain.bankName(p.bank), len(tables), len(s.runs))}
 		}
-		t = &table{layout: p.layout, kind: p.kind, rows: make([]int64, len(s.runs)+1), primitive: p.primitive, format: p.format}
+		t = newTable(p, len(s.runs))
 		tables[p.bank] = t
 	}
+	t.add(s, r, p)
+	return nil
+}
+
+// newTable is a table of so many runs, without rows.
+func newTable(p *part, runs int) *table {
+	return &table{layout: p.layout, kind: p.kind, rows: make([]int64, runs+1), primitive: p.primitive, format: p.format}
+}
+
+// add takes in what run r has. The rows of a run stay its own until all are there.
+func (t *table) add(s *source, r int, p *part) {
 	switch {
 	case t.err != nil:
 	case p.err != nil:
@@ -344,13 +356,14 @@ func (s *source) merge(tables map[bankID]*table, r int, p *part) error {
 	} else {
 		t.stored += p.stored
 	}
-	return nil
 }
 
 // verify reads every record of every file whole, streams included, and takes
-// those that are damaged out of the record tables.
-func (c *Chain) verify(ctx context.Context, threads int) error {
+// those that are damaged out of the record tables, or have other bytes than the
+// file's index says, or are to be left out.
+func (c *Chain) verify(ctx context.Context, o Options, threads int) error {
 	for _, s := range c.sources {
+		sums := s.knownSums(o)
 		bad := make([]error, len(s.file.Records))
 		g, gctx := errgroup.WithContext(ctx)
 		g.SetLimit(threads)
@@ -359,11 +372,19 @@ func (c *Chain) verify(ctx context.Context, threads int) error {
 			recs <- new(hipo.Record)
 		}
 		for i := range s.file.Records {
+			if slices.Contains(o.Without[s.info.Name], s.file.Records[i].Off) {
+				bad[i] = s.otherBytes(i)
+				continue
+			}
 			g.Go(func() error {
 				if err := gctx.Err(); err != nil {
 					return err
 				}
 				rec := <-recs
+				rec.Check = nil
+				if sums != nil {
+					rec.Check = func(part int, stored []byte) error { return s.compareStored(i, part, stored, &sums[i]) }
+				}
 				bad[i] = verifyRecord(s.file, i, rec)
 				recs <- rec
 				return nil
@@ -387,6 +408,42 @@ func (c *Chain) verify(ctx context.Context, threads int) error {
 		s.file.Records = slices.Clip(good)
 	}
 	return nil
+}
+
+// knownSums are the checksums of the file's records by its index; nil if it has
+// none, or one of another time.
+func (s *source) knownSums(o Options) []recordSums {
+	if o.IndexDir == "" {
+		return nil
+	}
+	for _, path := range indexPaths(o.IndexDir, s.handle.name) {
+		indexed, head, err := loadIndex(path, s.handle, hipo.Options{MaxRecord: o.MaxRecord}, &known{parts: map[string]knownDictionary{}})
+		if err == nil && len(head.sums) == len(indexed.Records) {
+			sums, _ := matchSums(s.file.Records, indexed.Records, head.sums)
+			return sums
+		}
+	}
+	return nil
+}
+
+// compareStored compares stored bytes with their checksum, where there is one.
+func (s *source) compareStored(number, part int, stored []byte, r *recordSums) error {
+	want := r.whole
+	if part != hipo.Whole {
+		if part >= len(r.streams) {
+			return nil
+		}
+		want = sum{r.streams[part].xxh3, r.streams[part].known}
+	}
+	if want.known && xxh3.Hash(stored) != want.xxh3 {
+		return s.otherBytes(number)
+	}
+	return nil
+}
+
+// otherBytes is the damage of a record that only the index knows of.
+func (s *source) otherBytes(number int) error {
+	return &hipo.FormatError{File: s.info.Name, Record: number, Off: s.file.Records[number].Off, Msg: "its bytes are not those that were indexed"}
 }
 
 // verifyRecord reads record i and inflates every stream of it.

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/hipofs/hipofs/hipo"
 	"github.com/hipofs/hipofs/hipo/hipotest"
@@ -203,6 +204,50 @@ func TestRefusedIndexLeavesNoFaults(t *testing.T) {
 	for _, f := range c.faults.all() {
 		if strings.Contains(f.Message, "made up") {
 			t.Errorf("the fault of an index that was refused: %+v", f)
+		}
+	}
+}
+
+func TestSkipLeavesOutWhatIsNotAsItWasIndexed(t *testing.T) {
+	for _, tag := range []int{0, 1, 13, 14} {
+		name, _ := large(t, tag)
+		dir := t.TempDir()
+		indexed(t, dir, name)
+		all := open(t, Options{Index: IndexLazy}, name)
+		records, entries := all.View().Records(), all.View().Entries()
+		b, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		st, err := os.Stat(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		bad := records[1]
+		b[bad.Byte+bad.Length-100] ^= 1 // a value: nothing but the index can tell
+		if err := os.WriteFile(name, b, 0o644); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(name, st.ModTime(), st.ModTime()); err != nil {
+			t.Fatal(err)
+		}
+		c := open(t, Options{Skip: true, IndexDir: dir, Index: IndexLazy}, name)
+		if got, want := c.View().Entries(), entries-int64(bad.Events); got != want {
+			t.Errorf("tag %d: %d entries, want %d", tag, got, want)
+		}
+		if f := c.Files()[0]; f.Lost != int64(bad.Events) || !strings.Contains(f.LeftOut, "not those that were indexed") {
+			t.Errorf("tag %d: lost %d, left out %q", tag, f.Lost, f.LeftOut)
+		}
+		if c := open(t, Options{Skip: true, Index: IndexLazy, Without: map[string][]int64{name: {bad.Byte}}}, name); c.View().Entries() != entries-int64(bad.Events) {
+			t.Errorf("tag %d: %d entries without a record", tag, c.View().Entries())
+		}
+		// An index of another time says nothing of the file as it is.
+		later := st.ModTime().Add(time.Hour)
+		if err := os.Chtimes(name, later, later); err != nil {
+			t.Fatal(err)
+		}
+		if c := open(t, Options{Skip: true, IndexDir: dir, Index: IndexLazy}, name); tag == 0 && c.View().Entries() != entries {
+			t.Errorf("tag %d: %d entries with an index of another time", tag, c.View().Entries())
 		}
 	}
 }

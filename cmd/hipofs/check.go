@@ -59,6 +59,8 @@ type checking struct {
 	quiet   bool
 	salvage string
 	force   bool
+
+	changed map[string][]int64 // records that differ from the index, by file, and are not saved
 }
 
 func newCheck(stderr io.Writer) *cobra.Command {
@@ -101,11 +103,15 @@ func (k *checking) run(stdout io.Writer, words []string) error {
 	k.Progress = bar.add
 	out := bufio.NewWriter(stdout)
 	damaged := 0
+	k.changed = map[string][]int64{}
 	var written error
 	err = materialize.Check(ctx, files, k.CheckOptions, func(c materialize.Checked) {
 		bar.done()
 		if !c.Good {
 			damaged++
+		}
+		if len(c.Changed) > 0 {
+			k.changed[c.File] = c.Changed
 		}
 		switch {
 		case k.json:
@@ -149,7 +155,7 @@ func (k *checking) run(stdout io.Writer, words []string) error {
 // save writes the records of the files that are whole, and tells what is lost.
 func (k *checking) save(ctx context.Context, files []string) error {
 	chain, err := openChain(ctx, files, materialize.Options{
-		Threads: k.Threads, MaxRecord: k.MaxRecord, Skip: true, Index: materialize.IndexLazy,
+		Threads: k.Threads, MaxRecord: k.MaxRecord, Skip: true, Without: k.changed, Index: materialize.IndexLazy,
 	})
 	if err != nil {
 		return err
