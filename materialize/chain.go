@@ -68,7 +68,8 @@ type Chain struct {
 	views   atomic.Int64 // numbers that views of some entries have had
 	banks   dictionary
 	m       *materializer
-	tier    *tier // nil: none
+	shop    *workshop // nil: one of its own
+	tier    *tier     // nil: none
 	faults  *faults
 	log     *slog.Logger
 

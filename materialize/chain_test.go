@@ -429,7 +429,7 @@ func TestWaiterLeavesWithItsContext(t *testing.T) {
 		t.Fatal(err)
 	}
 	// With its only worker taken, no decode can end.
-	c.m.workers <- struct{}{}
+	c.m.shop.workers <- struct{}{}
 	ctx, cancel := context.WithCancel(context.Background())
 	left := make(chan error)
 	go func() {
@@ -448,7 +448,7 @@ func TestWaiterLeavesWithItsContext(t *testing.T) {
 	if err := <-left; !errors.Is(err, context.Canceled) {
 		t.Errorf("the reader that was told to leave got %v", err)
 	}
-	<-c.m.workers
+	<-c.m.shop.workers
 	if p := <-stays; string(p) != string(want["T::b0/i"][:4096]) {
 		t.Error("the reader that stayed got other bytes")
 	}
@@ -457,13 +457,13 @@ func TestWaiterLeavesWithItsContext(t *testing.T) {
 func TestWaitingForThePassEndsWithTheContext(t *testing.T) {
 	name, _ := large(t, 1)
 	c := open(t, Options{Index: IndexLazy, Threads: 1}, name)
-	c.m.workers <- struct{}{}
+	c.m.shop.workers <- struct{}{}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 	defer cancel()
 	if _, err := c.View().Banks()[0].Columns[0].Size(ctx); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("Size: %v", err)
 	}
-	<-c.m.workers
+	<-c.m.shop.workers
 	if _, err := c.View().Banks()[0].Columns[0].Size(context.Background()); err != nil {
 		t.Error(err)
 	}

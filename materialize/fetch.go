@@ -129,8 +129,8 @@ func (m *materializer) fetch(ctx context.Context, s *source, r int32, what readi
 	for _, x := range join(slices.Clone(pieces)) {
 		size += x.length
 	}
-	size = min(size, m.fetchAll)
-	if err := m.fetching.Acquire(ctx, size); err != nil {
+	size = min(size, m.shop.fetchAll)
+	if err := m.shop.fetching.Acquire(ctx, size); err != nil {
 		return nil, err
 	}
 	got, err := s.handle.fetchPieces(ctx, pieces)
@@ -146,7 +146,7 @@ func (m *materializer) fetch(ctx context.Context, s *source, r int32, what readi
 func (m *materializer) release(f *fetched) {
 	if f != nil {
 		f.pieces = nil
-		m.fetching.Release(f.size)
+		m.shop.fetching.Release(f.size)
 	}
 }
 

@@ -18,6 +18,7 @@ import (
 type IndexOptions struct {
 	Dir       string            // folder to keep them in
 	Beside    bool              // beside the files instead
+	Memory    int64             // as in Options, for all files together
 	Threads   int               // records decoded at once; 0: one a processor
 	MaxRecord int64             // as in Options
 	Log       *slog.Logger      // nil: discard
@@ -33,9 +34,12 @@ type Indexed struct {
 }
 
 // Index builds the index of each file that has none, several at once, and tells
-// done of each. What is finished stays if the context ends.
+// done of each. All of them together decode as many records at once, and in as
+// much memory, as one would. What is finished stays if the context ends.
 func Index(ctx context.Context, names []string, o IndexOptions, done func(Indexed)) error {
 	threads := cmp.Or(o.Threads, runtime.GOMAXPROCS(0))
+	o.Memory = cmp.Or(o.Memory, DefaultMemory())
+	shop := newWorkshop(threads, o.Memory/2, min(o.Memory/4, mostFetched))
 	var g errgroup.Group
 	g.SetLimit(threads)
 	results := make(chan Indexed)
@@ -43,7 +47,7 @@ func Index(ctx context.Context, names []string, o IndexOptions, done func(Indexe
 		for _, name := range names {
 			g.Go(func() error {
 				if ctx.Err() == nil {
-					results <- indexFile(ctx, name, o, threads)
+					results <- indexFile(ctx, name, o, threads, shop)
 				}
 				return nil
 			})
@@ -59,7 +63,7 @@ func Index(ctx context.Context, names []string, o IndexOptions, done func(Indexe
 	return ctx.Err()
 }
 
-func indexFile(ctx context.Context, name string, o IndexOptions, threads int) Indexed {
+func indexFile(ctx context.Context, name string, o IndexOptions, threads int, shop *workshop) Indexed {
 	r := Indexed{File: PlainName(name), Path: IndexPath(o.Dir, name)}
 	if o.Beside && IsRemote(name) {
 		r.Err = &SourceError{r.File, errors.New("an index cannot be put beside a file that a server has")}
@@ -76,8 +80,8 @@ func indexFile(ctx context.Context, name string, o IndexOptions, threads int) In
 		return r
 	}
 	c := newChain(o.Log)
-	c.indexDir, c.beside, c.allSums, c.progress = o.Dir, o.Beside, true, o.Progress
-	opt := Options{Threads: threads, MaxRecord: o.MaxRecord, Index: IndexLazy}
+	c.shop, c.indexDir, c.beside, c.allSums, c.progress = shop, o.Dir, o.Beside, true, o.Progress
+	opt := Options{Memory: o.Memory, Threads: threads, MaxRecord: o.MaxRecord, Index: IndexLazy}
 	if r.Err = c.open(ctx, []string{name}, opt, threads); r.Err != nil {
 		return r
 	}

@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/hashicorp/golang-lru/v2/simplelru"
-	"golang.org/x/sync/semaphore"
 
 	"github.com/hipofs/hipofs/hipo"
 )
@@ -24,17 +23,12 @@ type materializer struct {
 	chain    *Chain
 	chunks   *chunks
 	threads  int
-	workers  chan struct{} // a place for each decode under way
+	shop     *workshop
 	waiters  *waiters
 	passes   passes
-	room     *semaphore.Weighted // bytes of records being decoded
-	roomAll  int64
-	fetching *semaphore.Weighted // bytes that were fetched for decodes to come
-	fetchAll int64
 	inflated int64 // bytes of all events and streams of the chain
 
 	mu       sync.Mutex
-	decoders []*decoder // at rest, the last used on top
 	looks    *simplelru.LRU[flightKey, []*looked]
 	flights  map[flightKey][]*flight
 	asked    []columnKey // content that was asked for, in order
@@ -52,8 +46,8 @@ type materializer struct {
 
 	framing sync.Mutex // held while the frame of an Arrow file is made
 
-	inFlight, stalled atomic.Int64 // decodes under way; those that hang
-	decodeTime        atomic.Int64 // nanoseconds
+	inFlight   atomic.Int64 // decodes under way
+	decodeTime atomic.Int64 // nanoseconds
 }
 
 func newMaterializer(c *Chain, memory int64, threads int) *materializer {
@@ -78,6 +72,10 @@ func newMaterializer(c *Chain, memory int64, threads int) *materializer {
 	for _, s := range c.sources {
 		s.places = make(chan struct{}, threads)
 	}
+	shop := c.shop
+	if shop == nil {
+		shop = newWorkshop(threads, room, fetch)
+	}
 	looks, err := simplelru.NewLRU[flightKey, []*looked](rememberedLooks, nil)
 	if err != nil {
 		panic("internal error: " + err.Error())
@@ -85,9 +83,7 @@ func newMaterializer(c *Chain, memory int64, threads int) *materializer {
 	return &materializer{
 		looks: looks,
 		chain: c, chunks: newChunks(memory - room - aside - fetch), threads: threads,
-		inflated: inflated, workers: make(chan struct{}, threads), waiters: newWaiters(),
-		room: semaphore.NewWeighted(max(room, 1)), roomAll: max(room, 1),
-		fetching: semaphore.NewWeighted(max(fetch, 1)), fetchAll: max(fetch, 1),
+		inflated: inflated, shop: shop, waiters: newWaiters(),
 		flights: map[flightKey][]*flight{}, askedFor: map[columnKey]bool{}, finished: map[columnKey]bool{},
 	}
 }
@@ -132,19 +128,10 @@ func (m *materializer) lendDecoder(r *run, f func(*decoder) error) error {
 		m.inFlight.Add(-1)
 		m.decodeTime.Add(int64(time.Since(began)))
 	}()
-	m.mu.Lock()
-	var d *decoder
-	if last := len(m.decoders) - 1; last >= 0 {
-		d, m.decoders = m.decoders[last], m.decoders[:last]
-	} else {
-		d = new(decoder)
-	}
-	m.mu.Unlock()
+	d := m.shop.decoder()
 	err := m.chain.guard(func() error { return f(d) })
 	if r.inflated < tooLargeToKeep && !errors.Is(err, errPanic) {
-		m.mu.Lock()
-		m.decoders = append(m.decoders, d)
-		m.mu.Unlock()
+		m.shop.rest(d)
 	}
 	return err
 }

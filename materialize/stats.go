@@ -36,7 +36,7 @@ func (c *Chain) Stats() Stats {
 		BytesRead: m.bytesRead.Load(), BytesInflated: m.bytesInflated.Load(),
 		BytesServed: m.bytesServed.Load(), CacheHits: m.hits.Load(), CacheMisses: m.misses.Load(),
 		CacheBudget: m.chunks.budget, Files: len(c.sources), Errors: len(c.faults.all()),
-		DecodesInFlight: int(m.inFlight.Load()), DecodesStalled: m.stalled.Load(),
+		DecodesInFlight: int(m.inFlight.Load()), DecodesStalled: m.shop.stalled.Load(),
 		DecodeSeconds: time.Duration(m.decodeTime.Load()).Seconds(), OpenSources: c.descriptors.count(),
 	}
 	s.CacheBytes, s.CacheEvictions, s.CacheBytesEvicted = m.chunks.state()

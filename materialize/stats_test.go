@@ -114,7 +114,7 @@ func TestWhoWaitsIsKnown(t *testing.T) {
 		{counting, forCounting, func(c *Column) error { _, err := c.Size(reader); return err }, ""},
 	} {
 		// With its only worker taken, no decode can begin.
-		tt.c.m.workers <- struct{}{}
+		tt.c.m.shop.workers <- struct{}{}
 		done := make(chan error)
 		go func() { done <- tt.wait(bank(t, tt.c.View(), "T::b2").Columns[1]) }()
 		until(t, "a reader waits", func() bool { return len(tt.c.Waiting()) > 0 })
@@ -126,7 +126,7 @@ func TestWhoWaitsIsKnown(t *testing.T) {
 		if first <= 0 {
 			t.Error("who still waits has not waited")
 		}
-		<-tt.c.m.workers
+		<-tt.c.m.shop.workers
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
@@ -156,7 +156,7 @@ func TestProgressOfCounting(t *testing.T) {
 		}
 	}
 	at("opened", "waiting", 1, lengths[1])
-	c.m.workers <- struct{}{}
+	c.m.shop.workers <- struct{}{}
 	done := make(chan error)
 	go func() {
 		_, err := c.View().Banks()[0].Rows(context.Background())
@@ -167,7 +167,7 @@ func TestProgressOfCounting(t *testing.T) {
 	if left := c.Progress().Counting.SecondsLeft; left != nil {
 		t.Errorf("%v s are left of what has not shown its speed", *left)
 	}
-	<-c.m.workers
+	<-c.m.shop.workers
 	if err := <-done; err != nil {
 		t.Fatal(err)
 	}

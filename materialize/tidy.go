@@ -36,9 +36,7 @@ func (m *materializer) tidy(ctx context.Context, tick <-chan time.Time) {
 			quiet := decoded-records <= quietRecords
 			tidied = tidied && now == last
 			if quiet && !tidied && !m.decoding() {
-				m.mu.Lock()
-				m.decoders = nil
-				m.mu.Unlock()
+				m.shop.forget()
 				debug.FreeOSMemory()
 				tidied = now == last
 			}

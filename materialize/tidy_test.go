@@ -45,9 +45,9 @@ func TestMemoryOfDecodesIsGivenBackWhenNothingHappens(t *testing.T) {
 		t.Fatal(err)
 	}
 	atRest := func() int {
-		c.m.mu.Lock()
-		defer c.m.mu.Unlock()
-		return len(c.m.decoders)
+		c.m.shop.mu.Lock()
+		defer c.m.shop.mu.Unlock()
+		return len(c.m.shop.decoders)
 	}
 	if atRest() == 0 {
 		t.Fatal("no decoder is at rest after a pass")

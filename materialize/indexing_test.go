@@ -1,0 +1,87 @@
+package materialize
+
+import (
+	"context"
+	"os"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+)
+
+// mostAtOnce indexes copies of a file, and gives how many records were being
+// decoded at once, over all files. The first decodes wait until there are as many
+// as fit, and all then wait a little for one that is too many.
+func mostAtOnce(t *testing.T, name string, copies, fit int, o IndexOptions) int {
+	t.Helper()
+	b, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	var names []string
+	for i := range copies {
+		names = append(names, filepath.Join(dir, strconv.Itoa(i)+".hipo"))
+		if err := os.WriteFile(names[i], b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var mu sync.Mutex
+	now, most := 0, 0
+	full, tooMany := make(chan struct{}), make(chan struct{})
+	wait := func(event chan struct{}, longest time.Duration) {
+		select {
+		case <-event:
+		case <-time.After(longest):
+		}
+	}
+	o.Dir = t.TempDir()
+	o.Progress = func(int64) { // in the middle of a decode
+		mu.Lock()
+		now++
+		if now > most {
+			most = now
+			switch most {
+			case fit:
+				close(full)
+			case fit + 1:
+				close(tooMany)
+			}
+		}
+		mu.Unlock()
+		wait(full, 10*time.Second)
+		wait(tooMany, 5*time.Millisecond)
+		mu.Lock()
+		now--
+		mu.Unlock()
+	}
+	made := 0
+	if err := Index(context.Background(), names, o, func(r Indexed) {
+		if r.Err != nil || r.Fresh {
+			t.Errorf("index of %s: %+v", r.File, r)
+		}
+		made++
+	}); err != nil {
+		t.Fatal(err)
+	}
+	equal(t, "indexes", made, copies)
+	return most
+}
+
+func TestFilesAreIndexedInTheMemoryOfOne(t *testing.T) {
+	name, _ := large(t, 1)
+	for _, tt := range []struct {
+		threads int
+		memory  int64
+		want    int
+	}{
+		{8, 1 << 30, 8},
+		{3, 1 << 30, 3},
+		{8, 1 << 10, 1}, // no room for a second record
+	} {
+		if got := mostAtOnce(t, name, 8, tt.want, IndexOptions{Threads: tt.threads, Memory: tt.memory}); got != tt.want {
+			t.Errorf("%d threads and %d bytes of memory: %d decodes of 8 files at once, want %d", tt.threads, tt.memory, got, tt.want)
+		}
+	}
+}
