@@ -186,6 +186,9 @@ func Open(ctx context.Context, names []string, o Options) (*Chain, error) {
 	if err := c.open(ctx, names, o, threads); err != nil {
 		return nil, err
 	}
+	if c.indexDir != "" {
+		c.work.Go(func() { removeStale(c.indexDir) })
+	}
 	return c, nil
 }
 
@@ -253,9 +256,6 @@ func (c *Chain) open(ctx context.Context, names []string, o Options, threads int
 		}
 	}
 	c.work.Go(func() { c.countWhen(o.Index, threads) })
-	if c.indexDir != "" {
-		c.work.Go(func() { removeStale(c.indexDir) })
-	}
 	c.work.Go(func() {
 		tick := time.NewTicker(quietTime)
 		defer tick.Stop()

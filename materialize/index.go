@@ -528,16 +528,16 @@ func writeIndex(path string, head, blocks []byte, mode os.FileMode, length int64
 const temporary = ".hipofs-"
 
 // removeStale removes what processes that were killed have left of such: nobody
-// holds the lock or, where there are no locks, an hour ago or longer.
+// holds the lock or, where there are no locks, an hour ago or longer. A folder may
+// have many thousands of files: once is enough.
 func removeStale(dir string) {
-	left, err := filepath.Glob(filepath.Join(dir, temporary+"[0-9]*"))
-	if err != nil {
-		return // a folder whose name is a pattern
-	}
-	for _, name := range left {
-		if strings.Trim(filepath.Base(name)[len(temporary):], "0123456789") != "" {
+	entries, _ := os.ReadDir(dir) // as far as it can be read
+	for _, e := range entries {
+		digits, ok := strings.CutPrefix(e.Name(), temporary)
+		if !ok || digits == "" || strings.Trim(digits, "0123456789") != "" {
 			continue // somebody's own
 		}
+		name := filepath.Join(dir, e.Name())
 		f, err := os.OpenFile(name, os.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK, 0)
 		if err != nil {
 			continue
@@ -581,7 +581,6 @@ func newTemporary(dir string) (f, lock *os.File, err error) {
 // replaceFile puts a new file in the place of path in one step. It does not wait
 // for the disk: the checksums tell what a power cut leaves.
 func replaceFile(path string, b []byte, mode os.FileMode) error {
-	removeStale(filepath.Dir(path))
 	f, lock, err := newTemporary(filepath.Dir(path))
 	if err != nil {
 		return err

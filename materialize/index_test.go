@@ -356,7 +356,17 @@ func isPad(records []RecordInfo, at int64) bool {
 // another is writing is not, nor what only looks like it.
 func TestOnlyWhatNobodyWritesIsRemoved(t *testing.T) {
 	name := build(t, "a.hipo", hipotest.File{Schemas: []hipotest.Schema{twoInts}, Records: intPairs})
-	dir := t.TempDir()
+	parent := t.TempDir()
+	dir, other := filepath.Join(parent, "run[12]"), filepath.Join(parent, "run1") // no pattern, which the other matches
+	for _, d := range []string{dir, other} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	elsewhere := filepath.Join(other, ".hipofs-12345")
+	if err := os.WriteFile(elsewhere, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	written, lock, err := newTemporary(dir)
 	if err != nil {
 		t.Fatal(err)
@@ -386,6 +396,9 @@ func TestOnlyWhatNobodyWritesIsRemoved(t *testing.T) {
 	lock.Close()
 	open(t, Options{IndexDir: dir, Index: IndexLazy}, name).Close()
 	equal(t, "when its process is gone", there(), []string{".hipofs-1a", ".hipofs-notes", "12345"})
+	if _, err := os.Stat(elsewhere); err != nil {
+		t.Errorf("in a folder that is not the one of indexes: %v", err)
+	}
 }
 
 func TestCountsPackToTheirEntropy(t *testing.T) {

@@ -7,7 +7,9 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"runtime"
+	"sync"
 
 	"golang.org/x/sync/errgroup"
 
@@ -39,7 +41,7 @@ type Indexed struct {
 func Index(ctx context.Context, names []string, o IndexOptions, done func(Indexed)) error {
 	threads := cmp.Or(o.Threads, runtime.GOMAXPROCS(0))
 	o.Memory = cmp.Or(o.Memory, DefaultMemory())
-	shop := newWorkshop(threads, o.Memory/2, min(o.Memory/4, mostFetched))
+	x := &indexer{o: o, threads: threads, shop: newWorkshop(threads, o.Memory/2, min(o.Memory/4, mostFetched))}
 	var g errgroup.Group
 	g.SetLimit(threads)
 	results := make(chan Indexed)
@@ -47,7 +49,7 @@ func Index(ctx context.Context, names []string, o IndexOptions, done func(Indexe
 		for _, name := range names {
 			g.Go(func() error {
 				if ctx.Err() == nil {
-					results <- indexFile(ctx, name, o, threads, shop)
+					results <- x.index(ctx, name)
 				}
 				return nil
 			})
@@ -63,7 +65,16 @@ func Index(ctx context.Context, names []string, o IndexOptions, done func(Indexe
 	return ctx.Err()
 }
 
-func indexFile(ctx context.Context, name string, o IndexOptions, threads int, shop *workshop) Indexed {
+// indexer is what one call of Index has for all files.
+type indexer struct {
+	o       IndexOptions
+	threads int
+	shop    *workshop
+	swept   sync.Map // folders in which removeStale has been, or is
+}
+
+func (x *indexer) index(ctx context.Context, name string) Indexed {
+	o := &x.o
 	r := Indexed{File: PlainName(name), Path: IndexPath(o.Dir, name)}
 	if o.Beside && IsRemote(name) {
 		r.Err = &SourceError{r.File, errors.New("an index cannot be put beside a file that a server has")}
@@ -79,10 +90,13 @@ func indexFile(ctx context.Context, name string, o IndexOptions, threads int, sh
 		}
 		return r
 	}
+	if _, swept := x.swept.LoadOrStore(filepath.Dir(r.Path), true); !swept {
+		removeStale(filepath.Dir(r.Path))
+	}
 	c := newChain(o.Log)
-	c.shop, c.indexDir, c.beside, c.allSums, c.progress = shop, o.Dir, o.Beside, true, o.Progress
-	opt := Options{Memory: o.Memory, Threads: threads, MaxRecord: o.MaxRecord, Index: IndexLazy}
-	if r.Err = c.open(ctx, []string{name}, opt, threads); r.Err != nil {
+	c.shop, c.indexDir, c.beside, c.allSums, c.progress = x.shop, o.Dir, o.Beside, true, o.Progress
+	opt := Options{Memory: o.Memory, Threads: x.threads, MaxRecord: o.MaxRecord, Index: IndexLazy}
+	if r.Err = c.open(ctx, []string{name}, opt, x.threads); r.Err != nil {
 		return r
 	}
 	s := c.sources[0]

@@ -2,12 +2,16 @@ package materialize
 
 import (
 	"context"
+	"errors"
+	iofs "io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/hipofs/hipofs/hipo/hipotest"
 )
 
 // mostAtOnce indexes copies of a file, and gives how many records were being
@@ -82,6 +86,40 @@ func TestFilesAreIndexedInTheMemoryOfOne(t *testing.T) {
 	} {
 		if got := mostAtOnce(t, name, 8, tt.want, IndexOptions{Threads: tt.threads, Memory: tt.memory}); got != tt.want {
 			t.Errorf("%d threads and %d bytes of memory: %d decodes of 8 files at once, want %d", tt.threads, tt.memory, got, tt.want)
+		}
+	}
+}
+
+// A folder of data may have many thousands of files.
+func TestIndexLooksOnceForWhatWasLeft(t *testing.T) {
+	for _, beside := range []bool{false, true} {
+		a := build(t, "a.hipo", hipotest.File{Schemas: []hipotest.Schema{twoInts}, Records: intPairs})
+		o := IndexOptions{Dir: t.TempDir(), Beside: beside}
+		dir := o.Dir
+		if beside {
+			dir = filepath.Dir(a)
+		}
+		before, since := filepath.Join(dir, temporary+"1"), filepath.Join(dir, temporary+"2")
+		if err := os.WriteFile(before, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o.Progress = func(int64) { // the index is not written yet
+			if err := os.WriteFile(since, nil, 0o600); err != nil {
+				t.Error(err)
+			}
+		}
+		if err := Index(context.Background(), []string{a}, o, func(r Indexed) {
+			if r.Err != nil || r.Fresh {
+				t.Errorf("%+v", r)
+			}
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := os.Stat(before); !errors.Is(err, iofs.ErrNotExist) {
+			t.Errorf("beside the file = %v: what was left is still there: %v", beside, err)
+		}
+		if _, err := os.Stat(since); err != nil {
+			t.Errorf("beside the file = %v: it has looked again: %v", beside, err)
 		}
 	}
 }
