@@ -1,10 +1,10 @@
 package materialize
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -14,7 +14,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/zeebo/xxh3"
 	"golang.org/x/sys/unix"
 )
 
@@ -234,12 +233,5 @@ func (x CachedIndex) Verify() error {
 	if err != nil {
 		return err
 	}
-	for _, blocks := range append([][]block{head.tags}, head.counts...) {
-		for _, k := range blocks {
-			if k.length > 0 && xxh3.Hash(b[k.off:k.off+int64(k.length)]) != k.sum {
-				return fmt.Errorf("at byte %d: its checksum is wrong", k.off)
-			}
-		}
-	}
-	return nil
+	return head.checkBlocks(bytes.NewReader(b))
 }

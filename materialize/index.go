@@ -6,10 +6,12 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"io"
 	iofs "io/fs"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -612,6 +614,26 @@ func readBlock(path string, owner uint32, b block) ([]byte, error) {
 		return nil, errIndex
 	}
 	return p, nil
+}
+
+// checkBlocks reads every block of the index file that r has, and checks it.
+func (h *indexHead) checkBlocks(r io.ReaderAt) error {
+	var p []byte
+	for _, blocks := range append([][]block{h.tags}, h.counts...) {
+		for _, b := range blocks {
+			if b.length == 0 {
+				continue
+			}
+			p = slices.Grow(p[:0], int(b.length))[:b.length]
+			if _, err := r.ReadAt(p, b.off); err != nil {
+				return err
+			}
+			if xxh3.Hash(p) != b.sum {
+				return fmt.Errorf("at byte %d: its checksum is wrong", b.off)
+			}
+		}
+	}
+	return nil
 }
 
 // IndexPath is where the index of a file is kept in a folder, also that of a file

@@ -110,12 +110,14 @@ func (x *indexer) index(ctx context.Context, name string) Indexed {
 	return r
 }
 
-// completeIndex looks whether the index at path is that of the file, and has
-// all its checksums. It gives the file's size.
+// completeIndex reads all of the index at path, and looks whether it is that of
+// the file, is whole, has all checksums of the file, and is one that a mount
+// goes by. It gives the file's size.
 func completeIndex(ctx context.Context, name, path string, maxRecord int64) (int64, error) {
-	all := newDescriptors(ctx)
-	defer all.close()
-	h, _, err := newHandle(name, all)
+	c := newChain(nil)
+	defer c.Close()
+	defer context.AfterFunc(ctx, c.cancel)()
+	h, _, err := newHandle(name, c.descriptors)
 	if err != nil {
 		return 0, err
 	}
@@ -137,7 +139,21 @@ func completeIndex(ctx context.Context, name, path string, maxRecord int64) (int
 			}
 		}
 	}
-	return h.id.size, nil
+	s := &source{chain: c, info: &FileInfo{Name: h.name}, handle: h, file: f}
+	c.sources = []*source{s}
+	if err := c.banks.unite(c.sources, nil); err != nil {
+		return 0, err
+	}
+	c.layOut()
+	if _, _, _, err := s.understand(head, path); err != nil {
+		return 0, err
+	}
+	blocks, _, err := openIndex(path, h.owner)
+	if err != nil {
+		return 0, err
+	}
+	defer blocks.Close()
+	return h.id.size, head.checkBlocks(blocks)
 }
 
 // CheckIndexDir makes the folder of indexes, and tells whether it can be written.

@@ -1,8 +1,10 @@
 package materialize
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	iofs "io/fs"
 	"os"
 	"path/filepath"
@@ -122,4 +124,67 @@ func TestIndexLooksOnceForWhatWasLeft(t *testing.T) {
 			t.Errorf("beside the file = %v: it has looked again: %v", beside, err)
 		}
 	}
+}
+
+// A mount takes the head alone, and finds out later that the rest is damaged.
+func TestIndexMakesAgainWhatIsDamagedAnywhere(t *testing.T) {
+	name := build(t, "a.hipo", hipotest.File{Schemas: []hipotest.Schema{particle, track}, Records: []hipotest.Record{
+		{Tag: 1, Events: []hipotest.Event{event(particles(0, 3)), event(), event(particles(3, 1), tracks(0))}},
+		{Tag: 10, Events: []hipotest.Event{event(particles(9, 2), tracks(1, 0))}},
+	}})
+	path := name + IndexSuffix
+	fresh := func(what string) (fresh bool) {
+		t.Helper()
+		if err := Index(context.Background(), []string{name}, IndexOptions{Beside: true}, func(r Indexed) {
+			if r.Err != nil {
+				t.Errorf("%s: %v", what, r.Err)
+			}
+			fresh = r.Fresh
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return fresh
+	}
+	fresh("the first")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !fresh("the good one") {
+		t.Error("a good index is made again")
+	}
+	again := func(what string, b []byte) {
+		t.Helper()
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if fresh(what) {
+			t.Errorf("%s: it is called complete", what)
+		}
+		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, good) {
+			t.Errorf("%s: what is there is not the index of the file: %v", what, err)
+		}
+	}
+	for i := range good {
+		b := bytes.Clone(good)
+		b[i] ^= 1 << (i % 8)
+		again(fmt.Sprintf("bit %d of byte %d flipped", i%8, i), b)
+	}
+	again("cut short", good[:len(good)-1])
+	again("longer", append(bytes.Clone(good), 0))
+
+	// One whose checksums are right, and whose tables no mount takes.
+	head, blocks, err := parseIndex(good)
+	if err != nil {
+		t.Fatal(err)
+	}
+	head.tables[0].rows[0] = 1 << 40
+	if err := writeIndex(path, head, blocks, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	again("more rows than the records have bytes", b)
 }

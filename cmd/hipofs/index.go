@@ -20,7 +20,7 @@ const indexHelp = `Usage: hipofs index [OPTIONS] SOURCE...
 
 Build the index of each file: what one pass over it finds out, so that mounts
 open at once. What is finished stays when the command is interrupted; the next
-run does only what is missing or has changed.
+run does only what is missing or damaged, or has changed.
 
 Options:
     --beside             keep each index beside its file, for all its readers
