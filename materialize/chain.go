@@ -333,10 +333,11 @@ func (c *Chain) openFiles(ctx context.Context, names []string, o Options, thread
 	return kept, nil
 }
 
-// openFile opens a file by its index, beside it or in the folder, or without.
+// openFile opens a file by its index, in the folder or beside it, or without.
 func (c *Chain) openFile(h *handle, o Options, k *known) (*hipo.File, found, error) {
 	opt := hipo.Options{MaxRecord: o.MaxRecord, Salvage: o.Skip, Abreast: h.abreast()}
 	if c.indexDir != "" && !c.allSums {
+		var unused []string // why others are not used, should there be none to use
 		for _, path := range indexPaths(c.indexDir, h.name) {
 			if c.wrong[path] {
 				continue
@@ -351,9 +352,15 @@ func (c *Chain) openFile(h *handle, o Options, k *known) (*hipo.File, found, err
 			if h.remote != nil && unread(err) {
 				return nil, found{}, err
 			}
-			if !errors.Is(err, errNoIndex) {
-				c.log.Warn(fmt.Sprintf("%s: this index is not used, and made again: %v", path, err))
+			if errors.Is(err, errRefused) && path == IndexPath(c.indexDir, h.name) {
+				break
 			}
+			if !errors.Is(err, errNoIndex) {
+				unused = append(unused, fmt.Sprintf("%s: this index is not used, and made again: %v", path, err))
+			}
+		}
+		for _, why := range unused {
+			c.log.Warn(why)
 		}
 	}
 	f, err := hipo.NewFile(h.name, h, h.id.size, opt)

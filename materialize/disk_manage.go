@@ -229,6 +229,9 @@ func (x CachedIndex) Verify() error {
 	if err != nil {
 		return err
 	}
+	if len(b) == 0 {
+		return nil // it stands for one that is to be made
+	}
 	head, _, err := parseIndex(b)
 	if err != nil {
 		return err

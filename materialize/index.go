@@ -448,6 +448,9 @@ func readIndex(path string, owner uint32, length int64) (*indexHead, error) {
 		return nil, err
 	}
 	defer f.Close()
+	if st.Size() == 0 {
+		return nil, errRefused
+	}
 	var fixed [indexHeader]byte
 	if _, err := f.ReadAt(fixed[:], 0); err != nil {
 		return nil, errIndex
@@ -641,17 +644,19 @@ func (h *indexHead) checkBlocks(r io.ReaderAt) error {
 func IndexPath(dir, file string) string { return indexPath(dir, realPath(file)) }
 
 // indexPaths are the places where the index of a file may be, in the order in
-// which they are looked at: beside it, beside what a link leads to, in the folder.
+// which they are looked at: in the folder, whose owner can do something about it,
+// beside the file, beside what a link leads to.
 func indexPaths(dir, file string) []string {
-	if IsRemote(file) {
-		return []string{IndexPath(dir, file)}
-	}
-	paths := []string{file + IndexSuffix}
 	real := realPath(file)
+	paths := []string{indexPath(dir, real)}
+	if IsRemote(file) {
+		return paths
+	}
+	paths = append(paths, file+IndexSuffix)
 	if abs, err := filepath.Abs(file); err == nil && abs != real {
 		paths = append(paths, real+IndexSuffix)
 	}
-	return append(paths, indexPath(dir, real))
+	return paths
 }
 
 // realPath is the absolute name of a file, without links as far as it exists, or

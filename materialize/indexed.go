@@ -28,8 +28,13 @@ type saved struct {
 	asked            [][2]string
 }
 
-// errNoIndex says that there is none, which is no fault.
-var errNoIndex = errors.New("no index")
+// errNoIndex says that there is none, which is no fault; errRefused, that there
+// is an empty one, which says the same and, in the folder, that one beside the
+// data is of no use.
+var (
+	errNoIndex = errors.New("no index")
+	errRefused = fmt.Errorf("%w: it is empty", errNoIndex)
+)
 
 // known are the dictionaries of indexes that have been read, by the bytes that
 // are stored of them, so that files which share one share its memory.
@@ -297,9 +302,20 @@ func (s *source) dropIndex(idx *saved, why string) {
 			os.Remove(idx.path)
 		}
 	} else {
-		why += "; its owner can make it again, and --no-index does without it"
+		why += "; its owner can make it again, and " + s.refuse()
 	}
 	s.chain.log.Warn(fmt.Sprintf("%s: the index is wrong and no longer used: %s", idx.path, why))
+}
+
+// refuse sees to it that the next mount makes an index of its own, where this one
+// has gone by what lies beside the data: it puts an empty one in the folder, where
+// it is looked for first. It says what can be counted on.
+func (s *source) refuse() string {
+	dir := s.chain.indexDir
+	if os.MkdirAll(dir, 0o700) != nil || replaceFile(IndexPath(dir, s.info.Name), nil, 0o600) != nil {
+		return "--no-index does without it"
+	}
+	return "the next mount makes one of its own"
 }
 
 // owns reports whether an index lies in the folder of indexes. What lies beside

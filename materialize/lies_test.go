@@ -4,10 +4,12 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"runtime"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/zeebo/xxh3"
@@ -393,6 +395,57 @@ func TestIndexBesideIsNeitherUpdatedNorRemoved(t *testing.T) {
 			t.Errorf("the %s index is not what it was: %v", what, err)
 		}
 	}
+}
+
+// One that is damaged beside the data is met once: whoever has met it has one of
+// his own from then on.
+func TestMountMakesItsOwnIndexWhereTheOneBesideIsDamaged(t *testing.T) {
+	name := build(t, "a.hipo", hipotest.File{Schemas: []hipotest.Schema{particle, track}, Records: []hipotest.Record{
+		{Tag: 1, Events: []hipotest.Event{event(particles(0, 3)), event(), event(particles(3, 1), tracks(0))}},
+	}})
+	want := content(t, open(t, Options{}, name))
+	if err := Index(context.Background(), []string{name}, IndexOptions{Beside: true}, func(Indexed) {}); err != nil {
+		t.Fatal(err)
+	}
+	good, err := os.ReadFile(name + IndexSuffix)
+	if err != nil {
+		t.Fatal(err)
+	}
+	bad := bytes.Clone(good)
+	bad[len(bad)-3] ^= 1
+	if err := os.WriteFile(name+IndexSuffix, bad, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	dir := filepath.Join(t.TempDir(), "made when it is needed")
+	var log bytes.Buffer
+	mount := func(what, by string, warnings int) {
+		t.Helper()
+		log.Reset()
+		c := open(t, Options{IndexDir: dir, Index: IndexLazy, Log: slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelWarn}))}, name)
+		path := ""
+		if idx := c.sources[0].index.Load(); idx != nil {
+			path = idx.path
+		}
+		equal(t, what+": opened by", path, by)
+		equal(t, what+": content", content(t, c), want)
+		c.Close()
+		if n := strings.Count(log.String(), "\n"); n != warnings {
+			t.Errorf("%s: %d warnings, want %d: %s", what, n, warnings, &log)
+		}
+	}
+	own := IndexPath(dir, name)
+	mount("the first", name+IndexSuffix, 1)
+	mount("the second", "", 0)
+	mount("the third", own, 0)
+	if now, err := os.ReadFile(name + IndexSuffix); err != nil || !bytes.Equal(now, bad) {
+		t.Errorf("the index beside the data is not what it was: %v", err)
+	}
+
+	// Nobody is told each time of one that he does not need.
+	if err := errors.Join(os.WriteFile(own, good[:50], 0o600), os.WriteFile(name+IndexSuffix, good, 0o644)); err != nil {
+		t.Fatal(err)
+	}
+	mount("the one beside is good, the own one is not", name+IndexSuffix, 0)
 }
 
 // A record of a few kilobytes must not make the pass take gigabytes.
