@@ -179,7 +179,7 @@ func TestIndexMakesAgainWhatIsDamagedAnywhere(t *testing.T) {
 		t.Fatal(err)
 	}
 	head.tables[0].rows[0] = 1 << 40
-	if err := writeIndex(path, head, blocks, 0o600); err != nil {
+	if err := writeIndex(path, head.encode(), blocks, 0o600, 1<<40); err != nil {
 		t.Fatal(err)
 	}
 	b, err := os.ReadFile(path)
