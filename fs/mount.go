@@ -76,9 +76,6 @@ type Server struct {
 //
 // The chain stays the caller's, to be closed after Wait has returned.
 func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, error) {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
 	dir, err := filepath.Abs(mountpoint)
 	if err != nil {
 		return nil, err
@@ -91,15 +88,10 @@ func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, err
 	if err != nil {
 		return nil, err
 	}
-	ahead := new(readAhead)
-	root := newRoot(chain, o, ahead)
-	s, err := serve(conn, root, o)
+	s, err := show(conn, deviceAt(dir), chain, o)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", dir, err)
 	}
-	s.tree = root.tree
-	ahead.find(deviceAt(dir))
-	root.through.try(s.server, chain.CacheProbe())
 	return s, nil
 }
 
@@ -108,12 +100,18 @@ func Mount(mountpoint string, chain *materialize.Chain, o Options) (*Server, err
 // returns when the mount answers, which then ends with its namespace or with
 // this process: Unmount does nothing.
 func Serve(device int, number string, chain *materialize.Chain, o Options) (*Server, error) {
+	return show(&connection{fd: device}, number, chain, o)
+}
+
+// show shows the chain on a connection; number is that of its device. It returns
+// when the mount answers.
+func show(conn *connection, number string, chain *materialize.Chain, o Options) (*Server, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	ahead := new(readAhead)
 	root := newRoot(chain, o, ahead)
-	s, err := serve(&connection{fd: device}, root, o)
+	s, err := serve(conn, root, o)
 	if err != nil {
 		return nil, err
 	}
