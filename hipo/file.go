@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"strings"
-	"syscall"
 )
 
 // Options of a File; the zero value is useful.
@@ -32,8 +30,8 @@ type FileHeader struct {
 // FirstRecord is the position of the first data record.
 func (h *FileHeader) FirstRecord() int64 { return h.Length + h.UserLength }
 
-// File is an open HIPO file: its dictionary and its record table. It is safe
-// for concurrent use.
+// File is a HIPO file: its dictionary and its record table. It is safe for
+// concurrent use.
 type File struct {
 	Name       string
 	Size       int64
@@ -43,33 +41,9 @@ type File struct {
 	Damage     []error        // what Options.Salvage passed over, in file order
 
 	r       io.ReaderAt
-	close   func() error
 	limit   int64
 	salvage bool
 	abreast int
-}
-
-// Open opens the named file, which must be a regular file.
-func Open(name string, o Options) (*File, error) {
-	// A FIFO or a device would block or act on being opened; O_NONBLOCK keeps it still.
-	fd, err := os.OpenFile(name, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, err
-	}
-	st, err := fd.Stat()
-	if err == nil && !st.Mode().IsRegular() {
-		err = &FormatError{File: name, Record: -1, Off: -1, Msg: "is not a regular file"}
-	}
-	var f *File
-	if err == nil {
-		f, err = NewFile(name, fd, st.Size(), o)
-	}
-	if err != nil {
-		fd.Close()
-		return nil, err
-	}
-	f.close = fd.Close
-	return f, nil
 }
 
 // NewFile reads headers, dictionary and record table of the file of that size
@@ -89,16 +63,13 @@ func NewFile(name string, r io.ReaderAt, size int64, o Options) (*File, error) {
 }
 
 func newFile(name string, r io.ReaderAt, size int64, o Options) *File {
-	f := &File{Name: name, Size: size, r: r, limit: o.MaxRecord, salvage: o.Salvage, abreast: max(1, o.Abreast), close: func() error { return nil }}
+	f := &File{Name: name, Size: size, r: r, limit: o.MaxRecord, salvage: o.Salvage, abreast: max(1, o.Abreast)}
 	if f.limit <= 0 {
 		f.limit = defaultMaxRecord
 	}
 	f.limit = min(f.limit, maxMaxRecord)
 	return f
 }
-
-// Close closes a file that Open opened.
-func (f *File) Close() error { return f.close() }
 
 // errorf is a *FormatError about this file, outside any record.
 func (f *File) errorf(off int64, format string, args ...any) *FormatError {

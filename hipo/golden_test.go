@@ -30,12 +30,11 @@ func TestEveryReadableFileReadsAsTheReferenceDecoderDoes(t *testing.T) {
 	for file, want := range golden(t) {
 		t.Run(file, func(t *testing.T) {
 			name, salvage := strings.CutSuffix(file, "?salvage")
-			f, err := hipo.Open(filepath.Join("testdata", name), hipo.Options{Salvage: salvage})
+			data, err := os.ReadFile(filepath.Join("testdata", name))
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer f.Close()
-			d, err := decodeFile(f, salvage)
+			d, err := decode(data, hipo.Options{Salvage: salvage})
 			if err != nil {
 				t.Fatal(err)
 			}

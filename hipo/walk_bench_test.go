@@ -12,11 +12,19 @@ func BenchmarkWalk(b *testing.B) {
 	if name == "" {
 		b.Skip("HIPOFS_DST names no file")
 	}
-	f, err := Open(name, Options{})
+	fd, err := os.Open(name)
 	if err != nil {
 		b.Fatal(err)
 	}
-	defer f.Close()
+	defer fd.Close()
+	st, err := fd.Stat()
+	if err != nil {
+		b.Fatal(err)
+	}
+	f, err := NewFile(name, fd, st.Size(), Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
 	recs := make([]Record, min(8, len(f.Records)))
 	size := int64(0)
 	for i := range recs {

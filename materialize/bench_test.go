@@ -90,16 +90,19 @@ func BenchmarkPass(b *testing.B) {
 // bare reads, checksums and inflates every record of a plain LZ4 file with the
 // same libraries, on every processor, and does nothing else.
 func bare(b *testing.B, name string) {
-	f, err := hipo.Open(name, hipo.Options{})
-	if err != nil {
-		b.Fatal(err)
-	}
-	defer f.Close()
 	fd, err := os.Open(name)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer fd.Close()
+	st, err := fd.Stat()
+	if err != nil {
+		b.Fatal(err)
+	}
+	f, err := hipo.NewFile(name, fd, st.Size(), hipo.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
 	var next atomic.Int64
 	var wg sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
