@@ -56,48 +56,27 @@ type stream struct {
 	encoding uint8  // element width << 4 | how
 }
 
+// section is what the header of a split record's section says, and where the
+// section lies.
+type section struct {
+	layout           layout
+	version          uint8
+	banks, events    int
+	stored, inflated int64 // of the directory
+	off, length      int64 // of the section; off is in the file
+}
+
 // readDirectory reads and checks everything of a split record but its streams.
 func (rec *Record) readDirectory() error {
 	h := &rec.Header
-	if h.big {
-		return rec.errorf("a split record cannot be big-endian")
-	}
-	section := h.Length - int64(h.header) - int64(h.bits>>pad3Shift&padMask)
-	if section < sectionHeader {
-		return rec.errorf("a split section of %d bytes", section)
-	}
-	if err := rec.readRaw(min(h.Length, int64(h.header)+directoryGuess)); err != nil {
+	x, err := rec.readSection()
+	if err != nil {
 		return err
 	}
-	b := rec.raw[h.header:]
-	by := tags[h.Tag].layout
-	le := binary.LittleEndian
-	ver := b[0]
-	nb, ne := int64(le.Uint32(b[4:])), int64(le.Uint32(b[8:]))
-	stored, inflated := int64(le.Uint32(b[12:])), int64(le.Uint32(b[16:]))
-	if by == layoutBank && ver != 2 && ver != 3 || by == layoutColumn && (ver < 1 || ver > 3) {
-		return rec.errorf("split section of version %d", ver)
-	}
-	if ne != int64(h.Events) {
-		return rec.errorf("a directory of %d events, the record has %d", ne, h.Events)
-	}
-	if stored > section-sectionHeader {
-		return rec.errorf("a directory of %d bytes in a section of %d", stored, section)
-	}
-	bits := (nb + 7) / 8
-	if nb > inflated/4 { // so that the next line cannot overflow, whatever MaxRecord allows
-		return rec.errorf("a directory of %d bytes cannot hold %d banks", inflated, nb)
-	}
-	need := nb*12 + ne*(4+bits) + 4*nb*ne
-	if by == layoutColumn {
-		need -= nb * 6
-	}
-	if need > inflated {
-		return rec.errorf("a directory of %d bytes cannot hold %d banks in %d events", inflated, nb, ne)
-	}
 	// What is left of the directory, if the first read did not have it all.
-	if have, all := int64(len(rec.raw)), int64(h.header)+sectionHeader+stored; have < all {
-		grown := resize(rec.raw, all)
+	head := int64(h.header) + sectionHeader + x.stored
+	if have := int64(len(rec.raw)); have < head {
+		grown := resize(rec.raw, head)
 		if &grown[0] != &rec.raw[0] {
 			copy(grown, rec.raw)
 		}
@@ -106,160 +85,264 @@ func (rec *Record) readDirectory() error {
 			return err
 		}
 	}
-	head := int64(h.header) + sectionHeader + stored
 	rec.head = head
 	if err := rec.check(Whole, rec.raw[:head]); err != nil {
 		return err
 	}
 	s := &rec.split
-	dir, err := rec.inflater.inflate(codecLZ4, s.directory, rec.raw[h.header+sectionHeader:head], inflated)
+	dir, err := rec.inflater.inflate(codecLZ4, s.directory, rec.raw[h.header+sectionHeader:head], x.inflated)
 	if err != nil {
 		return rec.errorf("directory: %v", err)
 	}
 	s.directory = dir
-	rec.BytesInflated += inflated
-	return rec.parseDirectory(by, ver, int(nb), int(ne), h.Off+int64(h.header), sectionHeader+stored, section)
+	rec.BytesInflated += x.inflated
+	return rec.parseDirectory(x)
 }
 
-// parseDirectory fills Tags, Banks and streams. The caller has checked that
-// the tables which depend on nb and ne alone fit. The section begins at base;
-// its streams lie between begin and end.
-func (rec *Record) parseDirectory(by layout, ver uint8, nb, ne int, base, begin, end int64) error {
-	s := &rec.split
-	c := cursor{s.directory, binary.LittleEndian}
-	le := binary.LittleEndian
-	descriptors := c.take(4 * nb)
-	var bankSizes, columns []byte
-	total := nb // streams
-	if by == layoutBank {
-		bankSizes = c.take(8 * nb) // nb stored sizes, then nb inflated ones
+// readSection reads the beginning of a split record, and what the header of its
+// section says: tables that depend on the numbers of banks and events alone fit
+// into a directory of that size.
+func (rec *Record) readSection() (x section, err error) {
+	h := &rec.Header
+	if h.big {
+		return x, rec.errorf("a split record cannot be big-endian")
+	}
+	x.layout, x.off = tags[h.Tag].layout, h.Off+int64(h.header)
+	x.length = h.Length - int64(h.header) - int64(h.bits>>pad3Shift&padMask)
+	if x.length < sectionHeader {
+		return x, rec.errorf("a split section of %d bytes", x.length)
+	}
+	if err := rec.readRaw(min(h.Length, int64(h.header)+directoryGuess)); err != nil {
+		return x, err
+	}
+	c := cursor{rec.raw[h.header:], binary.LittleEndian}
+	x.version = c.take(4)[0]
+	nb, ne := int64(c.u32()), int64(c.u32())
+	x.stored, x.inflated = int64(c.u32()), int64(c.u32())
+	if x.layout == layoutBank && x.version != 2 && x.version != 3 || x.layout == layoutColumn && (x.version < 1 || x.version > 3) {
+		return x, rec.errorf("split section of version %d", x.version)
+	}
+	if ne != int64(h.Events) {
+		return x, rec.errorf("a directory of %d events, the record has %d", ne, h.Events)
+	}
+	if x.stored > x.length-sectionHeader {
+		return x, rec.errorf("a directory of %d bytes in a section of %d", x.stored, x.length)
+	}
+	if nb > x.inflated/4 { // so that the next line cannot overflow, whatever MaxRecord allows
+		return x, rec.errorf("a directory of %d bytes cannot hold %d banks", x.inflated, nb)
+	}
+	need := nb*12 + ne*(4+(nb+7)/8) + 4*nb*ne
+	if x.layout == layoutColumn {
+		need -= nb * 6
+	}
+	if need > x.inflated {
+		return x, rec.errorf("a directory of %d bytes cannot hold %d banks in %d events", x.inflated, nb, ne)
+	}
+	x.banks, x.events = int(nb), int(ne)
+	return x, nil
+}
+
+// directoryTables are the tables of an inflated directory, as the comment at the
+// top draws them.
+type directoryTables struct {
+	section
+	descriptors []byte
+	bankSizes   []byte // bank layout: B stored sizes, then B inflated ones
+	columns     []byte // column layout: streams of each bank
+	tags        []byte
+	presence    []byte
+	sizes       []byte
+	streamSizes []byte // column layout: stored and inflated size of each stream
+	formats     []byte // nil: missing
+	encodings   []byte // nil: missing, as the checksums are
+	checksums   []byte
+	streams     int // of all banks
+}
+
+// parseDirectory fills Tags, Banks and streams.
+func (rec *Record) parseDirectory(x section) error {
+	t, err := rec.cutDirectory(x)
+	if err != nil {
+		return err
+	}
+	if err := rec.placeStreams(&t); err != nil {
+		return err
+	}
+	rec.Tags = resizeTags(rec.Tags, x.events)
+	for e := range rec.Tags {
+		rec.Tags[e] = binary.LittleEndian.Uint32(t.tags[4*e:])
+	}
+	return rec.listBanks(&t)
+}
+
+// cutDirectory cuts the directory into its tables. readSection has seen that
+// those which depend on the numbers of banks and events alone fit.
+func (rec *Record) cutDirectory(x section) (t directoryTables, err error) {
+	t.section = x
+	nb, ne := x.banks, x.events
+	c := cursor{rec.split.directory, binary.LittleEndian}
+	t.descriptors = c.take(4 * nb)
+	t.streams = nb
+	if x.layout == layoutBank {
+		t.bankSizes = c.take(8 * nb)
 	} else {
-		columns = c.take(2 * nb)
-		total = 0
+		t.columns = c.take(2 * nb)
+		t.streams = 0
 		for b := range nb {
-			total += max(1, int(le.Uint16(columns[2*b:])))
+			t.streams += max(1, t.columnsOf(b))
 		}
 	}
-	tagWords := c.take(4 * ne)
-	width := (nb + 7) / 8
-	presence := c.take(ne * width)
-	sizes := c.take(4 * nb * ne)
+	t.tags = c.take(4 * ne)
+	t.presence = c.take(ne * x.width())
+	t.sizes = c.take(4 * nb * ne)
 	// A directory compresses 255-fold, and a span is longer than what it is made of.
 	structures := int64(0)
-	for _, b := range presence {
+	for _, b := range t.presence {
 		structures += int64(bits.OnesCount8(b))
 	}
 	if structures*spanSize > rec.f.limit {
-		return rec.tooLarge("directory: %d structures, more than a limit of %d bytes allows", structures, rec.f.limit)
+		return t, rec.tooLarge("directory: %d structures, more than a limit of %d bytes allows", structures, rec.f.limit)
 	}
-	var streamSizes []byte
-	if by == layoutColumn {
-		if 8*total > len(c.b) {
-			return rec.errorf("directory: the sizes of %d streams do not fit", total)
+	if x.layout == layoutColumn {
+		if 8*t.streams > len(c.b) {
+			return t, rec.errorf("directory: the sizes of %d streams do not fit", t.streams)
 		}
-		streamSizes = c.take(8 * total)
+		t.streamSizes = c.take(8 * t.streams)
 	}
-	var formats, encodings, checksums []byte
 	if len(c.b) >= nb {
-		formats = c.take(nb)
+		t.formats = c.take(nb)
 	}
-	if by == layoutColumn && ver == 3 {
-		if 5*total > len(c.b) {
-			return rec.errorf("directory: the encodings of %d streams do not fit", total)
+	if x.layout == layoutColumn && x.version == 3 {
+		if 5*t.streams > len(c.b) {
+			return t, rec.errorf("directory: the encodings of %d streams do not fit", t.streams)
 		}
-		encodings = c.take(total)
-		checksums = c.take(4 * total)
+		t.encodings = c.take(t.streams)
+		t.checksums = c.take(4 * t.streams)
 	}
+	return t, nil
+}
 
-	if cap(s.streams) < total {
-		s.streams = make([]stream, total)
+// width is how many bytes of presence bits an event has.
+func (x *section) width() int { return (x.banks + 7) / 8 }
+
+// columnsOf is in how many columns bank b is stored; 0: in one piece.
+func (t *directoryTables) columnsOf(b int) int {
+	if t.columns == nil {
+		return 0
 	}
-	s.streams = s.streams[:total]
-	at, sum := begin, int64(0)
+	return int(binary.LittleEndian.Uint16(t.columns[2*b:]))
+}
+
+// formatOf is how long the format is that each structure of bank b begins with.
+func (t *directoryTables) formatOf(b int) uint8 {
+	if t.formats == nil {
+		return 0
+	}
+	return t.formats[b]
+}
+
+// stream is what the tables say of stream i, without its place.
+func (t *directoryTables) stream(i int) (st stream) {
+	le := binary.LittleEndian
+	if t.bankSizes != nil { // one stream a bank
+		st.stored, st.inflated = le.Uint32(t.bankSizes[4*i:]), le.Uint32(t.bankSizes[4*(t.streams+i):])
+	} else {
+		st.stored, st.inflated = le.Uint32(t.streamSizes[8*i:]), le.Uint32(t.streamSizes[8*i+4:])
+	}
+	if t.encodings != nil {
+		st.encoding, st.checksum = t.encodings[i], le.Uint32(t.checksums[4*i:])
+	}
+	return st
+}
+
+// placeStreams finds the streams, which follow the directory and each other to
+// the section's end.
+func (rec *Record) placeStreams(t *directoryTables) error {
+	s := &rec.split
+	if cap(s.streams) < t.streams {
+		s.streams = make([]stream, t.streams)
+	}
+	s.streams = s.streams[:t.streams]
+	at, sum := sectionHeader+t.stored, int64(0)
 	for i := range s.streams {
-		st := &s.streams[i]
-		*st = stream{off: base + at}
-		if by == layoutBank {
-			st.stored, st.inflated = le.Uint32(bankSizes[4*i:]), le.Uint32(bankSizes[4*(nb+i):])
-		} else {
-			st.stored, st.inflated = le.Uint32(streamSizes[8*i:]), le.Uint32(streamSizes[8*i+4:])
+		st := t.stream(i)
+		if how := st.encoding & 15; how > encodingSplit {
+			return rec.errorf("stream %d has the unknown encoding %d", i, how)
 		}
-		if encodings != nil {
-			st.encoding, st.checksum = encodings[i], le.Uint32(checksums[4*i:])
-			if how := st.encoding & 15; how > encodingSplit {
-				return rec.errorf("stream %d has the unknown encoding %d", i, how)
-			}
-		}
+		st.off = t.off + at
 		at += int64(st.stored)
-		if at > end {
-			return rec.errorf("stream %d ends at %d, the section has %d bytes", i, at, end)
+		if at > t.length {
+			return rec.errorf("stream %d ends at %d, the section has %d bytes", i, at, t.length)
 		}
 		if int64(st.inflated) > rec.f.limit {
 			return rec.tooLarge("stream %d inflates to %d bytes, the limit is %d", i, st.inflated, rec.f.limit)
 		}
 		sum += int64(st.inflated)
+		s.streams[i] = st
 	}
-	if at != end {
-		return rec.errorf("streams end at %d, the section has %d bytes", at, end)
+	if at != t.length {
+		return rec.errorf("streams end at %d, the section has %d bytes", at, t.length)
 	}
 	if sum != rec.Header.DataLength { // a directory of fewer banks than there are would pass every other test
 		return rec.errorf("streams of %d bytes in all, the record header says %d", sum, rec.Header.DataLength)
 	}
+	return nil
+}
 
-	rec.Tags = resizeTags(rec.Tags, ne)
-	for e := range ne {
-		rec.Tags[e] = le.Uint32(tagWords[4*e:])
-	}
-
+// listBanks fills Banks, each with its spans and its streams.
+func (rec *Record) listBanks(t *directoryTables) error {
+	s := &rec.split
 	s.banks = s.banks[:0]
 	first := 0
 	var previous key
-	for b := range nb {
-		d := descriptors[4*b:]
-		k := makeKey(le.Uint16(d), d[2])
-		kind := d[3]
+	for b := range t.banks {
+		d := t.descriptors[4*b:]
+		k := makeKey(binary.LittleEndian.Uint16(d), d[2])
 		if b > 0 && !previous.less(k) {
 			return rec.errorf("directory: bank %d/%d is listed behind %d/%d", k.group(), k.item(), previous.group(), previous.item())
 		}
 		previous = k
-		var format uint8
-		if formats != nil {
-			format = formats[b]
-		}
 		slot := rec.slot(k)
 		s.banks = append(s.banks, slot)
 		bank := &rec.Banks[slot]
-		bank.stream, bank.columns = first, 0
-		if by == layoutColumn {
-			bank.columns = int(le.Uint16(columns[2*b:]))
-		}
-		var sum int64
-		for e := range ne {
-			size := le.Uint32(sizes[4*(b*ne+e):])
-			if presence[e*width+b/8]>>(b%8)&1 == 0 {
-				if size != 0 {
-					return rec.errorf("event %d has %d bytes of bank %d/%d, which it does not have", e, size, k.group(), k.item())
-				}
-				continue
-			}
-			if size > dataLengthMask {
-				return rec.errorf("event %d: bank %d/%d of %d bytes", e, k.group(), k.item(), size)
-			}
-			if uint32(format) > size {
-				return rec.errorf("event %d: structure %d/%d has a format of %d bytes and %d bytes in all", e, k.group(), k.item(), format, size)
-			}
-			bank.Spans = append(bank.Spans, Span{Event: uint32(e), Off: uint32(sum), Len: size, Type: kind, Format: format})
-			if sum += int64(size); sum > math.MaxUint32 {
-				return rec.errorf("bank %d/%d has over 4 GiB", k.group(), k.item())
-			}
+		bank.stream, bank.columns = first, t.columnsOf(b)
+		sum, err := rec.addSpans(t, b, bank)
+		if err != nil {
+			return err
 		}
 		streams := s.streams[first : first+max(1, bank.columns)]
 		first += len(streams)
-		if err := rec.checkStreams(k, bank, streams, sum, format); err != nil {
+		if err := rec.checkStreams(k, bank, streams, sum, t.formatOf(b)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// addSpans gives bank b of the directory its spans, and how long they are together.
+func (rec *Record) addSpans(t *directoryTables, b int, bank *Bank) (sum int64, err error) {
+	k, kind, format := bank.key, t.descriptors[4*b+3], t.formatOf(b)
+	sizes, present, width, bit := t.sizes[4*b*t.events:], t.presence, t.width(), b%8
+	for e := range t.events {
+		size := binary.LittleEndian.Uint32(sizes[4*e:])
+		if present[e*width+b/8]>>bit&1 == 0 {
+			if size != 0 {
+				return 0, rec.errorf("event %d has %d bytes of bank %d/%d, which it does not have", e, size, k.group(), k.item())
+			}
+			continue
+		}
+		if size > dataLengthMask {
+			return 0, rec.errorf("event %d: bank %d/%d of %d bytes", e, k.group(), k.item(), size)
+		}
+		if uint32(format) > size {
+			return 0, rec.errorf("event %d: structure %d/%d has a format of %d bytes and %d bytes in all", e, k.group(), k.item(), format, size)
+		}
+		bank.Spans = append(bank.Spans, Span{Event: uint32(e), Off: uint32(sum), Len: size, Type: kind, Format: format})
+		if sum += int64(size); sum > math.MaxUint32 {
+			return 0, rec.errorf("bank %d/%d has over 4 GiB", k.group(), k.item())
+		}
+	}
+	return sum, nil
 }
 
 // checkStreams compares the inflated sizes of a bank's streams with the sum of
