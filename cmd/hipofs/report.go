@@ -14,6 +14,7 @@ import (
 	"os/signal"
 	"path"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -223,20 +224,9 @@ func (x *reporting) page(ctx context.Context, chain *materialize.Chain) (*page, 
 	view := chain.View()
 	infos := view.Files()
 	p := &page{
-		Title:     filepath.Base(infos[0].Name),
+		Title:     titleOf(infos),
 		Version:   programVersion(),
 		Selection: printable(strings.Join(filterWords(*x.chain.Entries, &x.chain.Where), " ")),
-	}
-	if len(infos) > 1 {
-		p.Title += " to " + filepath.Base(infos[len(infos)-1].Name)
-	}
-	p.Title = printable(p.Title)
-	told := map[string]bool{}
-	damage := func(err error) {
-		if line := errorLine(err); !told[line] {
-			told[line] = true
-			p.Damage = append(p.Damage, line)
-		}
 	}
 	entries, err := view.Count(ctx)
 	if ctx.Err() != nil {
@@ -244,56 +234,103 @@ func (x *reporting) page(ctx context.Context, chain *materialize.Chain) (*page, 
 	}
 	p.Entries = count(entries, "event", "events")
 	if err != nil {
-		damage(err)
+		p.damaged(err)
 		p.Entries = "an unknown number of events"
 	}
-	records := view.Records()
+	records := view.Records() // which a view knows when it has been counted
 	p.Records = count(len(records), "record", "records")
+	if err := x.addBanks(ctx, p, view, entries); err != nil {
+		return nil, err
+	}
+	for _, f := range chain.Files() {
+		if f.LeftOut != "" {
+			p.damaged(errors.New(f.LeftOut))
+		}
+	}
+	p.addFiles(infos, records)
+	return p, nil
+}
+
+// titleOf names the files: the first and the last.
+func titleOf(infos []materialize.FileInfo) string {
+	title := filepath.Base(infos[0].Name)
+	if len(infos) > 1 {
+		title += " to " + filepath.Base(infos[len(infos)-1].Name)
+	}
+	return printable(title)
+}
+
+// damaged has the page tell of an error, once.
+func (p *page) damaged(err error) {
+	if line := errorLine(err); !slices.Contains(p.Damage, line) {
+		p.Damage = append(p.Damage, line)
+	}
+}
+
+// addBanks adds the banks of a view of so many entries, and their columns. Its
+// error is that of ctx; others are for the page to tell.
+func (x *reporting) addBanks(ctx context.Context, p *page, view *materialize.View, entries int64) error {
 	banks := view.Banks()
 	nodes, err := view.Nodes(ctx)
 	if ctx.Err() != nil {
-		return nil, ctx.Err()
+		return ctx.Err()
 	}
 	if err != nil {
-		damage(err)
+		p.damaged(err)
 	}
 	for i, b := range append(banks[:len(banks):len(banks)], nodes...) {
 		l, err := list(ctx, b, i >= len(banks))
 		if ctx.Err() != nil {
-			return nil, ctx.Err()
+			return ctx.Err()
 		}
 		if err != nil {
-			damage(err)
+			p.damaged(err)
 		} else if l.Rows == 0 {
 			p.Empty++
 			continue
 		}
-		c := l.cells()
-		row := pageBank{Name: c[0], ID: c[1], Rows: c[3], Entries: c[4], Mean: c[5], Most: c[6], Size: c[7]}
-		if l.listedRows != nil && entries > 0 {
-			row.Percent = 100 * float64(l.Entries) / float64(entries)
+		p.Banks = append(p.Banks, l.onPage(entries))
+		if l.listedRows == nil {
+			continue
 		}
-		p.Banks = append(p.Banks, row)
-		for _, col := range b.Columns {
-			if l.listedRows == nil || !x.wants(l.Folder, col.Name) {
-				continue
-			}
-			s, err := col.Summarize(ctx)
-			if ctx.Err() != nil {
-				return nil, ctx.Err()
-			}
-			if err != nil {
-				damage(err)
-				continue
-			}
-			p.Columns = append(p.Columns, summarized(l.Folder, listedColumn{col.Name, col.Type, col.Length, col.Dtype}, s))
+		if err := x.addColumns(ctx, p, b, l.Folder); err != nil {
+			return err
 		}
 	}
-	for _, f := range chain.Files() {
-		if f.LeftOut != "" {
-			damage(errors.New(f.LeftOut))
-		}
+	return nil
+}
+
+// onPage is the bank's line on a page about so many entries.
+func (l *listed) onPage(entries int64) pageBank {
+	c := l.cells()
+	row := pageBank{Name: c[0], ID: c[1], Rows: c[3], Entries: c[4], Mean: c[5], Most: c[6], Size: c[7]}
+	if l.listedRows != nil && entries > 0 {
+		row.Percent = 100 * float64(l.Entries) / float64(entries)
 	}
+	return row
+}
+
+// addColumns adds the columns of a bank that are to be looked at.
+func (x *reporting) addColumns(ctx context.Context, p *page, b *materialize.Bank, folder string) error {
+	for _, col := range b.Columns {
+		if !x.wants(folder, col.Name) {
+			continue
+		}
+		s, err := col.Summarize(ctx)
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if err != nil {
+			p.damaged(err)
+			continue
+		}
+		p.Columns = append(p.Columns, summarized(folder, listedColumn{col.Name, col.Type, col.Length, col.Dtype}, s))
+	}
+	return nil
+}
+
+// addFiles adds the files, whose records follow one another.
+func (p *page) addFiles(infos []materialize.FileInfo, records []materialize.RecordInfo) {
 	var size int64
 	for _, f := range infos {
 		size += f.Size
@@ -305,7 +342,6 @@ func (x *reporting) page(ctx context.Context, chain *materialize.Chain) (*page, 
 		records = records[n:]
 	}
 	p.Size = sizeText(size)
-	return p, nil
 }
 
 // wants reports whether a column is to be looked at.
