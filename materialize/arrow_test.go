@@ -16,34 +16,6 @@ import (
 	"github.com/hipofs/hipofs/hipo/hipotest"
 )
 
-// arrowBytes is a bank's Arrow file, read in pieces of that size at first. Its
-// length must be what Size says.
-func arrowBytes(a *Arrow, piece int) ([]byte, error) {
-	ctx := context.Background()
-	size, err := a.Size(ctx)
-	if err == nil {
-		_, err = a.Open(ctx)
-	}
-	if err != nil {
-		return nil, err
-	}
-	b := make([]byte, size)
-	for off := 0; off < len(b); piece *= 2 {
-		n, err := a.ReadAt(ctx, b[off:min(off+piece, len(b))], int64(off))
-		if err != nil {
-			return nil, err
-		}
-		if n != min(piece, len(b)-off) {
-			return nil, fmt.Errorf("%d bytes at %d of %d", n, off, len(b))
-		}
-		off += n
-	}
-	if n, err := a.ReadAt(ctx, make([]byte, 10), size); n != 0 || err != nil {
-		return nil, fmt.Errorf("past the end: %d bytes, %w", n, err)
-	}
-	return b, nil
-}
-
 // readArrow gives the offsets and the columns in an Arrow file of a bank, by name,
 // as another program reads them.
 func readArrow(file []byte) (map[string][]byte, error) {
@@ -83,7 +55,7 @@ func readArrow(file []byte) (map[string][]byte, error) {
 // addArrow adds what the Arrow files of the banks have, for readView.
 func addArrow(t *rapid.T, got map[string][]byte, banks []*Bank) {
 	for _, b := range banks {
-		file, err := arrowBytes(b.Arrow, rapid.IntRange(1, 3000).Draw(t, "piece"))
+		file, err := bytesOf(b.Arrow, rapid.IntRange(1, 3000).Draw(t, "piece"))
 		if err != nil {
 			t.Fatalf("%s.arrow: %v", b.Name, err)
 		}
@@ -123,7 +95,7 @@ func TestArrowFileIsEveryColumnOfEachCodec(t *testing.T) {
 			name, want := large(t, tag)
 			c := open(t, Options{}, name)
 			for _, b := range c.View().Banks() {
-				file, err := arrowBytes(b.Arrow, 1<<10)
+				file, err := bytesOf(b.Arrow, 1<<10)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -200,7 +172,7 @@ func TestArrowFileDecodesWhatIsRead(t *testing.T) {
 		t.Errorf("%d records decoded for a batch of %d", c.Stats().RecordsDecoded, run.records)
 	}
 	before := c.Stats().RecordsDecoded
-	if _, err := arrowBytes(a, 1000); err != nil {
+	if _, err := bytesOf(a, 1000); err != nil {
 		t.Fatal(err)
 	}
 	if n := c.Stats().RecordsDecoded - before; n > 12 {
@@ -211,7 +183,7 @@ func TestArrowFileDecodesWhatIsRead(t *testing.T) {
 func TestArrowNamesAreTextAndEachOnce(t *testing.T) {
 	schema := hipotest.Schema{Name: "A::\xff", Group: 1, Item: 1, Columns: "x/I,x/F,x~2/B,\xfe/S,/L"}
 	c := open(t, Options{}, build(t, "names.hipo", hipotest.File{Schemas: []hipotest.Schema{schema}}))
-	file, err := arrowBytes(c.View().Bank(0).Arrow, 100)
+	file, err := bytesOf(c.View().Bank(0).Arrow, 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -239,7 +211,7 @@ func TestDamageIsNoArrowFile(t *testing.T) {
 			t.Errorf("%s opens, though a record is damaged", b.Name)
 		}
 	}
-	if _, err := arrowBytes(c.View().Slice(Slice{0, 1}).Bank(0).Arrow, 100); err != nil {
+	if _, err := bytesOf(c.View().Slice(Slice{0, 1}).Bank(0).Arrow, 100); err != nil {
 		t.Errorf("a view of what is good: %v", err)
 	}
 }

@@ -54,6 +54,38 @@ func bank(t *testing.T, v *View, name string) *Bank {
 	return nil
 }
 
+// bytesOf is a column's file, or a bank's Arrow file, read in pieces of that size
+// at first. Its length must be what Size says.
+func bytesOf(f interface {
+	Size(context.Context) (int64, error)
+	Open(context.Context) (int64, error)
+	ReadAt(context.Context, []byte, int64) (int, error)
+}, piece int) ([]byte, error) {
+	ctx := context.Background()
+	size, err := f.Size(ctx)
+	if err == nil {
+		_, err = f.Open(ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	b := make([]byte, size)
+	for off := 0; off < len(b); piece *= 2 {
+		n, err := f.ReadAt(ctx, b[off:min(off+piece, len(b))], int64(off))
+		if err != nil {
+			return nil, err
+		}
+		if n != min(piece, len(b)-off) {
+			return nil, fmt.Errorf("%d bytes at %d of %d", n, off, len(b))
+		}
+		off += n
+	}
+	if n, err := f.ReadAt(ctx, make([]byte, 10), size); n != 0 || err != nil {
+		return nil, fmt.Errorf("past the end: %d bytes, %w", n, err)
+	}
+	return b, nil
+}
+
 // ints reads an int64 column.
 func ints(t *testing.T, c *Column) []int64 {
 	t.Helper()

@@ -232,25 +232,9 @@ func readView(t *rapid.T, v *View) map[string][]byte {
 
 // contentOf is the content of a column, read in pieces of that size at first.
 func contentOf(c *Column, piece int) ([]byte, error) {
-	ctx := context.Background()
-	size, err := c.Size(ctx)
-	if err == nil {
-		_, err = c.Open(ctx)
-	}
+	b, err := bytesOf(c, piece)
 	if err != nil {
 		return nil, err
-	}
-	b := make([]byte, size)
-	for off := 0; off < len(b); {
-		n, err := c.ReadAt(ctx, b[off:min(off+piece, len(b))], int64(off))
-		if err != nil {
-			return nil, err
-		}
-		if n != min(piece, len(b)-off) {
-			return nil, fmt.Errorf("%d bytes at %d of %d", n, off, len(b))
-		}
-		off += n
-		piece *= 2
 	}
 	return b[10+int(b[8])+int(b[9])<<8:], nil
 }
