@@ -24,32 +24,44 @@ type border struct {
 
 	retired atomic.Bool // the mount ends: nothing more is opened
 
+	said once
 	mu   sync.Mutex
-	said map[string]bool
 	own  []materialize.ErrorInfo // what only the border has met
+}
+
+// once is what has been said. Its zero value is ready; safe for concurrent use.
+type once struct {
+	mu    sync.Mutex
+	lines map[string]bool
 }
 
 // Programs that walk everything meet a damaged record once a column; a hostile
 // file may have any number of faults, each with its own text.
 const saidMax = 10000
 
+// first reports whether a line is to be said: not again, nor beside too many.
+func (o *once) first(line string) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.lines[line] || len(o.lines) >= saidMax {
+		return false
+	}
+	if o.lines == nil {
+		o.lines = map[string]bool{}
+	}
+	o.lines[line] = true
+	return true
+}
+
 // panics makes an error of a bug that one request has brought out: the mount
 // goes on. Each is logged once.
 type panics struct {
 	log  *slog.Logger
-	mu   sync.Mutex
-	said map[string]bool
+	said once
 }
 
 func (ps *panics) handle(p any) fuse.Status {
-	what := fmt.Sprint(p)
-	ps.mu.Lock()
-	defer ps.mu.Unlock()
-	if !ps.said[what] && len(ps.said) < saidMax {
-		if ps.said == nil {
-			ps.said = map[string]bool{}
-		}
-		ps.said[what] = true
+	if what := fmt.Sprint(p); ps.said.first(what) {
 		ps.log.Error("internal error: panic: "+what, "stack", string(debug.Stack()))
 	}
 	return fuse.EIO
@@ -102,11 +114,7 @@ func isContextError(err error) bool {
 
 // wrong logs, once, what is wrong with the name of a view.
 func (b *border) wrong(path string, err error) {
-	line := path + ": " + err.Error()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if !b.said[line] && len(b.said) < saidMax {
-		b.said[line] = true
+	if line := path + ": " + err.Error(); b.said.first(line) {
 		b.log.Warn(line)
 	}
 }
@@ -128,10 +136,9 @@ func (b *border) report(err error, path string) {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.said[line] || len(b.said) >= saidMax {
+	if !b.said.first(line) {
 		return
 	}
-	b.said[line] = true
 	for _, f := range b.faults() {
 		if f.Message == line || f.Message == err.Error() {
 			return

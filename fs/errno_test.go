@@ -23,7 +23,7 @@ func TestErrorsBecomeNumbersAndOneLine(t *testing.T) {
 	lost := &materialize.SourceError{File: "run.hipo", Err: fmt.Errorf("read: %w", syscall.EACCES)}
 	known := &hipo.FormatError{File: "run.hipo", Record: 4, Off: 999, Msg: "broken"}
 	var said log
-	b := &border{log: said.logger(), said: map[string]bool{}, faults: func() []materialize.ErrorInfo {
+	b := &border{log: said.logger(), faults: func() []materialize.ErrorInfo {
 		return []materialize.ErrorInfo{{Message: known.Error()}}
 	}}
 	for _, tt := range []struct {

@@ -46,7 +46,7 @@ func newRoot(chain *materialize.Chain, o Options, ahead *readAhead) *folder {
 		names:   naming{dots: o.DotNames},
 		version: o.Version,
 		mounted: time.Now(),
-		border:  &border{log: o.Log, faults: chain.Errors, said: map[string]bool{}},
+		border:  &border{log: o.Log, faults: chain.Errors},
 		ahead:   ahead,
 		through: new(passthrough),
 		tops:    &tops{of: map[*materialize.BankSet]*top{}},
