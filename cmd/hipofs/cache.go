@@ -66,10 +66,8 @@ func newCache(stderr io.Writer) *cobra.Command {
 		Long:      cacheHelp,
 		ValidArgs: []string{"ls", "prune", "verify"},
 		Args:      usage(1, 1, "cache wants to know what to do: ls, prune or verify"),
+		PreRunE:   setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			c.stdout = cmd.OutOrStdout()
 			return c.run(args[0])
 		},

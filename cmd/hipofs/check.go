@@ -66,14 +66,12 @@ type checking struct {
 func newCheck(stderr io.Writer) *cobra.Command {
 	k := &checking{stderr: stderr}
 	cmd := &cobra.Command{
-		Use:   "check [OPTIONS] SOURCE...",
-		Short: "tell what is damaged in files",
-		Long:  checkHelp,
-		Args:  cobra.ArbitraryArgs,
+		Use:     "check [OPTIONS] SOURCE...",
+		Short:   "tell what is damaged in files",
+		Long:    checkHelp,
+		Args:    cobra.ArbitraryArgs,
+		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			if len(args) == 0 {
 				return failure(statusUsage, "which files are to be checked? see %q", "hipofs help check")
 			}

@@ -68,14 +68,12 @@ func newDoctor() *cobra.Command {
 	var indexDir, cacheDir string
 	var asJSON bool
 	cmd := &cobra.Command{
-		Use:   "doctor [OPTIONS]",
-		Short: "look whether this machine can mount",
-		Long:  doctorHelp,
-		Args:  usage(0, 0, "doctor takes no arguments"),
+		Use:     "doctor [OPTIONS]",
+		Short:   "look whether this machine can mount",
+		Long:    doctorHelp,
+		Args:    usage(0, 0, "doctor takes no arguments"),
+		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			d := diagnose(indexDir, cacheDir)
 			out := cmd.OutOrStdout()
 			if asJSON {

@@ -70,14 +70,12 @@ type exportation struct {
 func newExport(stderr io.Writer) *cobra.Command {
 	x := &exportation{stderr: stderr}
 	cmd := &cobra.Command{
-		Use:   "export [OPTIONS] SOURCE... DIR",
-		Short: "write banks as files to a folder",
-		Long:  exportHelp,
-		Args:  cobra.ArbitraryArgs,
+		Use:     "export [OPTIONS] SOURCE... DIR",
+		Short:   "write banks as files to a folder",
+		Long:    exportHelp,
+		Args:    cobra.ArbitraryArgs,
+		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			switch last := len(args) - 1; {
 			case last < 0:
 				return failure(statusUsage, "which files are to be exported, and where to? see %q", "hipofs help export")

@@ -58,14 +58,12 @@ type indexing struct {
 func newIndex(stderr io.Writer) *cobra.Command {
 	x := &indexing{stderr: stderr}
 	cmd := &cobra.Command{
-		Use:   "index [OPTIONS] SOURCE...",
-		Short: "build the index of each file",
-		Long:  indexHelp,
-		Args:  cobra.ArbitraryArgs,
+		Use:     "index [OPTIONS] SOURCE...",
+		Short:   "build the index of each file",
+		Long:    indexHelp,
+		Args:    cobra.ArbitraryArgs,
+		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			if len(args) == 0 {
 				return failure(statusUsage, "which files are to be indexed? see %q", "hipofs help index")
 			}

@@ -54,14 +54,12 @@ func newLs(stderr io.Writer) *cobra.Command {
 	var o materialize.Options
 	var show listing
 	cmd := &cobra.Command{
-		Use:   "ls [OPTIONS] SOURCE...",
-		Short: "list banks, columns, rows",
-		Long:  lsHelp,
-		Args:  cobra.ArbitraryArgs,
+		Use:     "ls [OPTIONS] SOURCE...",
+		Short:   "list banks, columns, rows",
+		Long:    lsHelp,
+		Args:    cobra.ArbitraryArgs,
+		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			if len(args) == 0 {
 				return failure(statusUsage, "which files are to be listed? see %q", "hipofs help ls")
 			}

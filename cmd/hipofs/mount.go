@@ -87,14 +87,12 @@ type mount struct {
 func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
 	m := &mount{args: args, stderr: stderr, grace: defaultGrace}
 	cmd := &cobra.Command{
-		Use:   name + " [OPTIONS] SOURCE... MOUNTPOINT",
-		Short: "mount",
-		Long:  mountHelp,
-		Args:  cobra.ArbitraryArgs,
+		Use:     name + " [OPTIONS] SOURCE... MOUNTPOINT",
+		Short:   "mount",
+		Long:    mountHelp,
+		Args:    cobra.ArbitraryArgs,
+		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			return m.run(args)
 		},
 	}

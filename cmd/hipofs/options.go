@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/hipofs/hipofs/materialize"
@@ -286,12 +287,13 @@ func splitMountOptions(list string) []string {
 
 // setFromEnvironment gives options that the command line leaves alone their
 // value from HIPOFS_MEMORY, HIPOFS_ON_ERROR, …, or else from the user's file of
-// settings.
-func setFromEnvironment(flags *pflag.FlagSet) error {
+// settings. It is the PreRunE of commands that have such options.
+func setFromEnvironment(cmd *cobra.Command, _ []string) error {
 	if privileged() {
 		return nil
 	}
 	var err error
+	flags := cmd.Flags()
 	flags.VisitAll(func(f *pflag.Flag) {
 		variable := "HIPOFS_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
 		value := os.Getenv(variable)

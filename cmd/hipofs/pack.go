@@ -57,14 +57,12 @@ type packing struct {
 func newPack(stderr io.Writer) *cobra.Command {
 	x := &packing{stderr: stderr}
 	cmd := &cobra.Command{
-		Use:   "pack [OPTIONS] DIR -o OUT.hipo",
-		Short: "make a HIPO file of a folder of .npy files",
-		Long:  packHelp,
-		Args:  cobra.ArbitraryArgs,
+		Use:     "pack [OPTIONS] DIR -o OUT.hipo",
+		Short:   "make a HIPO file of a folder of .npy files",
+		Long:    packHelp,
+		Args:    cobra.ArbitraryArgs,
+		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			switch {
 			case len(args) != 1:
 				return failure(statusUsage, "which folder is to be packed? see %q", "hipofs help pack")

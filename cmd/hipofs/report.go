@@ -69,14 +69,12 @@ type reporting struct {
 func newReport(stderr io.Writer) *cobra.Command {
 	x := &reporting{stderr: stderr}
 	cmd := &cobra.Command{
-		Use:   "report [OPTIONS] SOURCE... -o run.html",
-		Short: "write a page about files",
-		Long:  reportHelp,
-		Args:  cobra.ArbitraryArgs,
+		Use:     "report [OPTIONS] SOURCE... -o run.html",
+		Short:   "write a page about files",
+		Long:    reportHelp,
+		Args:    cobra.ArbitraryArgs,
+		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			switch {
 			case len(args) == 0:
 				return failure(statusUsage, "which files is the page to be about? see %q", "hipofs help report")

@@ -66,14 +66,12 @@ func newRun(stderr io.Writer) *cobra.Command {
 	m := &mount{stderr: stderr, foreground: true, logLevel: slog.LevelWarn}
 	m.fs.Private = true
 	cmd := &cobra.Command{
-		Use:   "run [OPTIONS] SOURCE... -- COMMAND...",
-		Short: "run a command with the files mounted for it alone",
-		Long:  runHelp,
-		Args:  cobra.ArbitraryArgs,
+		Use:     "run [OPTIONS] SOURCE... -- COMMAND...",
+		Short:   "run a command with the files mounted for it alone",
+		Long:    runHelp,
+		Args:    cobra.ArbitraryArgs,
+		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			dash := cmd.ArgsLenAtDash()
 			const form = "hipofs run SOURCE... -- COMMAND..."
 			switch {

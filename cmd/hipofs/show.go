@@ -51,14 +51,12 @@ func newShow(stderr io.Writer) *cobra.Command {
 	var o materialize.Options
 	entry := int64(-1)
 	cmd := &cobra.Command{
-		Use:   "show [OPTIONS] SOURCE... --entry N [PATTERN...]",
-		Short: "print one event",
-		Long:  showHelp,
-		Args:  cobra.ArbitraryArgs,
+		Use:     "show [OPTIONS] SOURCE... --entry N [PATTERN...]",
+		Short:   "print one event",
+		Long:    showHelp,
+		Args:    cobra.ArbitraryArgs,
+		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			sources := bankPatterns(args, &o.Banks)
 			switch {
 			case len(sources) == 0:

@@ -62,14 +62,12 @@ type skimming struct {
 func newSkim(stderr io.Writer) *cobra.Command {
 	x := &skimming{stderr: stderr}
 	cmd := &cobra.Command{
-		Use:   "skim [OPTIONS] SOURCE... -o OUT.hipo",
-		Short: "write entries and banks to a new file",
-		Long:  skimHelp,
-		Args:  cobra.ArbitraryArgs,
+		Use:     "skim [OPTIONS] SOURCE... -o OUT.hipo",
+		Short:   "write entries and banks to a new file",
+		Long:    skimHelp,
+		Args:    cobra.ArbitraryArgs,
+		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := setFromEnvironment(cmd.Flags()); err != nil {
-				return err
-			}
 			switch {
 			case len(args) == 0:
 				return failure(statusUsage, "which files are to be skimmed? see %q", "hipofs help skim")
