@@ -1,15 +1,12 @@
 package main
 
 import (
-	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
 	"path/filepath"
-	"syscall"
 	"text/tabwriter"
 
 	"github.com/spf13/cobra"
@@ -212,7 +209,7 @@ func (c *caching) prune(cache *materialize.Cache, columns []materialize.CachedCo
 }
 
 func (c *caching) verify(cache *materialize.Cache, columns []materialize.CachedColumn, indexes []materialize.CachedIndex) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := untilSignal()
 	defer stop()
 	bad := 0
 	told := func(file string, wrong error) {

@@ -9,7 +9,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -45,7 +44,7 @@ func newDemo(stderr io.Writer) *cobra.Command {
 		Long:  demoHelp,
 		Args:  usage(0, 0, "demo takes no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM, syscall.SIGHUP)
+			ctx, stop := untilSignal()
 			defer stop()
 			err := runDemo(ctx, cmd.OutOrStdout(), stderr)
 			if ctx.Err() != nil {

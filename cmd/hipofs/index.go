@@ -7,9 +7,7 @@ import (
 	"io"
 	iofs "io/fs"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -95,7 +93,7 @@ func (x *indexing) run(words []string) error {
 	if x.chain.IndexDir == "" && !x.beside {
 		return failure(statusFailed, "there is no cache folder for you here; name one with --index-dir, or use --beside")
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := untilSignal()
 	defer stop()
 	err = x.build(ctx, files)
 	if err == nil && (x.dump || x.plan != "") {

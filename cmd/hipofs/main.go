@@ -6,11 +6,13 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
 	iofs "io/fs"
 	"os"
+	"os/signal"
 	"runtime"
 	"strconv"
 	"strings"
@@ -150,6 +152,12 @@ func status(err error) int {
 		return statusMountpoint
 	}
 	return statusFailed
+}
+
+// untilSignal is a context that ends when the user, the system or the closing of
+// a terminal wants the command to.
+func untilSignal() (ctx context.Context, stop context.CancelFunc) {
+	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 }
 
 // errorLine is an error as users read it: one line, the file first.

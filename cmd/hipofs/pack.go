@@ -1,11 +1,7 @@
 package main
 
 import (
-	"context"
 	"io"
-	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -81,7 +77,7 @@ func newPack(stderr io.Writer) *cobra.Command {
 }
 
 func (x *packing) run(dir string) error {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := untilSignal()
 	defer stop()
 	folder, err := materialize.OpenFolder(dir)
 	if err != nil {

@@ -11,13 +11,11 @@ import (
 	iofs "io/fs"
 	"math"
 	"os"
-	"os/signal"
 	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
@@ -102,7 +100,7 @@ func (x *reporting) run(words []string) error {
 	if err := x.free(); err != nil {
 		return err
 	}
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	ctx, stop := untilSignal()
 	defer stop()
 	bar := newProgress(x.stderr, files, x.quiet)
 	x.chain.Progress = bar.add
