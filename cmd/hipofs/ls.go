@@ -155,17 +155,12 @@ func (l *listed) cells() [8]string {
 }
 
 func ls(stdout, stderr io.Writer, words []string, o materialize.Options, show listing) error {
-	files, err := sourceFiles(words, stderr)
-	if err != nil {
-		return err
-	}
 	ctx := context.Background()
-	chain, err := openChain(ctx, files, o)
+	chain, err := openWords(ctx, words, o, stderr)
 	if err != nil {
 		return err
 	}
 	defer chain.Close()
-	tellLeftOut(stderr, chain)
 
 	view := chain.View()
 	banks := view.Banks()

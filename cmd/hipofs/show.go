@@ -97,18 +97,13 @@ func bankPatterns(words []string, banks *[]string) (sources []string) {
 }
 
 func show(stdout, stderr io.Writer, words []string, o materialize.Options, entry int64) error {
-	files, err := sourceFiles(words, stderr)
-	if err != nil {
-		return err
-	}
 	o.Index = materialize.IndexLazy
 	ctx := context.Background()
-	chain, err := openChain(ctx, files, o)
+	chain, err := openWords(ctx, words, o, stderr)
 	if err != nil {
 		return err
 	}
 	defer chain.Close()
-	tellLeftOut(stderr, chain)
 	ev, err := chain.Event(ctx, entry)
 	if err != nil {
 		return err

@@ -30,6 +30,21 @@ func sourceFiles(words []string, stderr io.Writer) ([]string, error) {
 	return files, nil
 }
 
+// openWords opens the files that the words of a command line mean, and tells
+// what was left out.
+func openWords(ctx context.Context, words []string, o materialize.Options, stderr io.Writer) (*materialize.Chain, error) {
+	files, err := sourceFiles(words, stderr)
+	if err != nil {
+		return nil, err
+	}
+	chain, err := openChain(ctx, files, o)
+	if err != nil {
+		return nil, err
+	}
+	tellLeftOut(stderr, chain)
+	return chain, nil
+}
+
 // expandSources turns the words of a command line into file names, in the
 // order of the words; folders and patterns sort naturally. notes are sentences
 // about files that were passed over.
