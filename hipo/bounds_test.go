@@ -246,6 +246,7 @@ func TestTablesOfARecordCountAgainstMaxRecord(t *testing.T) {
 
 // 21 kB of LZ4 can spell a million columns.
 func TestDictionaryOfTooManyColumnsIsRefused(t *testing.T) {
+	skipUnderRaceDetector(t)
 	for _, s := range []string{"{A/9/9}{" + strings.Repeat("x/B,", 65000) + "}", "{A/9/9}{" + strings.Repeat("x/?,", 65000) + "}"} {
 		f := File{DictTag: 1, Extra: []Event{{Structures: []Structure{Text(120, 2, s)}}}}
 		if _, err := decode(f.Bytes(), hipo.Options{}); err != nil {

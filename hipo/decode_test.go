@@ -30,6 +30,14 @@ type table struct {
 	err     error    // why this table alone cannot be had
 }
 
+// skipUnderRaceDetector is for tests that are long because they do one thing many
+// times, in one goroutine: nothing in them can race.
+func skipUnderRaceDetector(t *testing.T) {
+	if raceDetector {
+		t.Skip("one goroutine, many times")
+	}
+}
+
 // decode reads all of a file.
 func decode(data []byte, o hipo.Options) (*decoded, error) {
 	f, err := hipo.NewFile("test.hipo", bytes.NewReader(data), int64(len(data)), o)

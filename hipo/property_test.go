@@ -14,6 +14,7 @@ import (
 // What was put into a file comes out of it, whatever the compression tag and
 // the rest of the file's shape.
 func TestRandomFilesGiveBackWhatWasPutIn(t *testing.T) {
+	skipUnderRaceDetector(t)
 	for tag := range 15 {
 		t.Run(fmt.Sprintf("tag%02d", tag), rapid.MakeCheck(func(t *rapid.T) {
 			tags := []int{tag}

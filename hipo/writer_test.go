@@ -108,6 +108,7 @@ func same(got, want *decoded) error {
 // Whatever a reader finds in a file it finds in what was written of it, with
 // any tag; and the same is written each time.
 func TestWhatIsWrittenReadsLikeWhatWasRead(t *testing.T) {
+	skipUnderRaceDetector(t)
 	for tag := range uint8(15) {
 		t.Run(fmt.Sprintf("tag%02d", tag), rapid.MakeCheck(func(t *rapid.T) {
 			tags := []int{rapid.IntRange(0, 14).Draw(t, "tag"), rapid.IntRange(0, 14).Draw(t, "tag")}
@@ -151,6 +152,7 @@ func open(t interface{ Fatal(...any) }, data []byte) *hipo.File {
 
 // Files by other writers, with everything odd in them, come through every tag.
 func TestFilesOfOthersComeThroughEveryTag(t *testing.T) {
+	skipUnderRaceDetector(t)
 	names, err := filepath.Glob("testdata/*.hipo")
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,5 @@
+//go:build race
+
+package hipo_test
+
+const raceDetector = true
