@@ -157,7 +157,22 @@ func status(err error) int {
 // untilSignal is a context that ends when the user, the system or the closing of
 // a terminal wants the command to.
 func untilSignal() (ctx context.Context, stop context.CancelFunc) {
-	return signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
+	signals := endSignals()
+	if len(signals) == 0 { // which would mean all
+		return context.WithCancel(context.Background())
+	}
+	return signal.NotifyContext(context.Background(), signals...)
+}
+
+// endSignals are the signals that end a command, but for those that this process
+// was started deaf to (nohup, a shell's background job).
+func endSignals() (signals []os.Signal) {
+	for _, s := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(s) {
+			signals = append(signals, s)
+		}
+	}
+	return signals
 }
 
 // errorLine is an error as users read it: one line, the file first.

@@ -397,13 +397,10 @@ func (m *mount) mountAlone(mountpoint string, chain *materialize.Chain) (*fs.Ser
 	return fs.Mount(mountpoint, chain, m.fs)
 }
 
-// notifyEnd sends the signals that end a mount to c, but for those that this
-// process was started deaf to (nohup, a shell's background job).
+// notifyEnd sends the signals that end a mount to c.
 func notifyEnd(c chan<- os.Signal) {
-	for _, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
-		if !signal.Ignored(s) {
-			signal.Notify(c, s)
-		}
+	for _, s := range endSignals() {
+		signal.Notify(c, s)
 	}
 }
 
