@@ -44,12 +44,9 @@ type Checked struct {
 // mostTold is how many faults of a file are told.
 const mostTold = 1000
 
-// checkedAtOnce is how many files are checked at once: the next one is opened while
-// one comes to its end.
-const checkedAtOnce = 2
-
-// Check reads every byte of every file, two at once, and tells done of each,
-// in order. It writes nothing.
+// Check reads every byte of every file, several at once, and tells done of each,
+// in order. All of them together take the decoders and the memory of one. It
+// writes nothing.
 func Check(ctx context.Context, names []string, o CheckOptions, done func(Checked)) error {
 	threads := cmp.Or(o.Threads, runtime.GOMAXPROCS(0))
 	results := make([]chan Checked, len(names))
@@ -57,11 +54,13 @@ func Check(ctx context.Context, names []string, o CheckOptions, done func(Checke
 		results[i] = make(chan Checked, 1)
 	}
 	var g errgroup.Group
-	g.SetLimit(checkedAtOnce) // each of which has so many decoders
+	g.SetLimit(threads)
+	memory := DefaultMemory()
+	shop := newWorkshop(threads, memory/2, min(memory/4, mostFetched))
 	go func() {
 		for i, name := range names {
 			g.Go(func() error {
-				results[i] <- checkFile(ctx, name, o, threads)
+				results[i] <- checkFile(ctx, name, o, threads, shop)
 				return nil
 			})
 		}
@@ -87,10 +86,10 @@ type checker struct {
 	tables map[bankID]*table
 }
 
-func checkFile(ctx context.Context, name string, o CheckOptions, threads int) Checked {
+func checkFile(ctx context.Context, name string, o CheckOptions, threads int, shop *workshop) Checked {
 	c := newChain(nil)
 	defer c.Close()
-	c.checks, c.progress = true, o.Progress
+	c.checks, c.progress, c.shop = true, o.Progress, shop
 	k := &checker{chain: c, tables: map[bankID]*table{}}
 	k.found = Checked{File: PlainName(name), Codecs: map[string]int{}, Notes: []string{}}
 	if err := k.open(ctx, o, threads); err != nil {
@@ -161,7 +160,7 @@ func (k *checker) open(ctx context.Context, o CheckOptions, threads int) error {
 		k.found.Codecs[s.file.Records[i].Codec()]++
 	}
 	k.found.Records, k.found.Events = len(s.runs), s.entries
-	c.m = newMaterializer(c, DefaultMemory()/checkedAtOnce, threads)
+	c.m = newMaterializer(c, DefaultMemory(), threads)
 
 	k.faults = append(k.faults, s.file.Damage...)
 	for _, why := range s.plan.conflicts {
