@@ -22,7 +22,7 @@ import (
 // tier is a folder of finished columns, real .npy files that later mounts of the
 // same sources go by, and several processes at once:
 //
-//	CACHEDIR.TAG        tells backups to stay out
+//	CACHEDIR.TAG        tells backups to stay out, and hipofs that the folder is its own
 //	lock                byte 0: what is in the folder changes; others: a column is being made
 //	SET/                one view of certain sources; the name is a hash of both
 //	    about           which they are
@@ -160,6 +160,13 @@ func openTier(dir string, size int64, threads int, log *slog.Logger) (*tier, err
 		f.Close()
 		return fail("it belongs to somebody else, or others can write it; name a folder of your own, or: chmod go-w %s", dir)
 	}
+	if mine, err := t.mine(); err != nil {
+		f.Close()
+		return fail("%v", reason(err))
+	} else if !mine {
+		f.Close()
+		return fail("it is not empty, and not a cache folder of hipofs; name one, or a folder that is empty or new")
+	}
 	if err := t.tag(); err != nil {
 		f.Close()
 		return fail("it cannot be written: %v; name another folder", reason(err))
@@ -190,16 +197,51 @@ func CheckCacheDir(dir string) error {
 	return nil
 }
 
-// tag writes what tells backups to stay out.
+// mine reports whether the folder is a cache folder of hipofs, or empty. It writes
+// nothing.
+func (t *tier) mine() (bool, error) {
+	// In this order: who makes the folder meanwhile writes the tag before all else.
+	list, err := names(t.dir)
+	if err != nil {
+		return false, err
+	}
+	text, err := t.tagged()
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		return len(list) == 0, nil
+	case errors.Is(err, errForeign), errors.Is(err, unix.ELOOP):
+		return false, nil
+	case err != nil:
+		return false, err
+	}
+	begun := text == "" && !slices.ContainsFunc(list, func(name string) bool { return name != tagName })
+	return text == tagText || begun, nil
+}
+
+// tagged is the text of the folder's tag.
+func (t *tier) tagged() (string, error) {
+	f, err := at(t.dir, tagName, unix.O_RDONLY)
+	if err != nil {
+		return "", err
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err != nil || !st.Mode().IsRegular() {
+		return "", errors.Join(err, errForeign)
+	}
+	b, err := io.ReadAll(io.LimitReader(f, int64(len(tagText))+1))
+	return string(b), err
+}
+
+// tag writes what tells backups to stay out, and hipofs that the folder is its own.
 func (t *tier) tag() error {
-	f, err := at(t.dir, tagName, unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL)
-	if errors.Is(err, os.ErrExist) {
+	if text, err := t.tagged(); err == nil && text == tagText {
 		return unix.Faccessat(int(t.dir.Fd()), ".", unix.W_OK, 0)
 	}
+	f, err := at(t.dir, tagName, unix.O_WRONLY|unix.O_CREAT)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString("Signature: 8a477f597d28d172789f06886806bc55\n# Columns of HIPO files, kept by hipofs; it makes again what is removed.\n")
+	_, err = f.WriteString(tagText)
 	return errors.Join(err, f.Close())
 }
 
@@ -237,7 +279,13 @@ func (t *tier) failed(err error) error {
 // lock waits for the numbered lock, which closing the file gives back, as does
 // the end of this process.
 func (t *tier) lock(n int64) (*os.File, error) {
-	f, err := at(t.dir, "lock", unix.O_RDWR|unix.O_CREAT)
+	f, err := at(t.dir, "lock", unix.O_RDWR)
+	if errors.Is(err, os.ErrNotExist) { // the first, or somebody has emptied the folder
+		if err := t.tag(); err != nil {
+			return nil, err
+		}
+		f, err = at(t.dir, "lock", unix.O_RDWR|unix.O_CREAT)
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -297,6 +345,8 @@ const (
 	aboutName  = "about"
 	tagName    = "CACHEDIR.TAG"
 )
+
+const tagText = "Signature: 8a477f597d28d172789f06886806bc55\n# Columns of HIPO files, kept by hipofs; it makes again what is removed.\n"
 
 // hashed reports whether a name is one that this program gives.
 func hashed(name string) bool {

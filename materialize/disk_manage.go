@@ -19,7 +19,9 @@ import (
 
 // Cache is a cache folder, for whoever looks after it. Mounts may use the folder
 // meanwhile.
-type Cache struct{ tier *tier }
+type Cache struct {
+	tier *tier // nil: nothing is there
+}
 
 // CachedColumn is a column in a cache folder.
 type CachedColumn struct {
@@ -36,9 +38,14 @@ type CachedColumn struct {
 	key columnFile
 }
 
-// OpenCache opens a cache folder that is there. The error is a *CacheError.
+// OpenCache opens a cache folder. One that is empty or not there holds no columns,
+// and stays as it is. The error is a *CacheError.
 func OpenCache(dir string) (*Cache, error) {
-	if _, err := os.Lstat(dir); err != nil {
+	list, err := os.ReadDir(dir)
+	switch {
+	case errors.Is(err, os.ErrNotExist), err == nil && len(list) == 0:
+		return &Cache{}, nil
+	case err != nil && !errors.Is(err, unix.ENOTDIR):
 		return nil, &CacheError{dir, reason(err).Error()}
 	}
 	t, err := openTier(dir, 0, runtime.GOMAXPROCS(0), slog.New(slog.DiscardHandler))
@@ -48,10 +55,17 @@ func OpenCache(dir string) (*Cache, error) {
 	return &Cache{t}, nil
 }
 
-func (c *Cache) Close() { c.tier.close() }
+func (c *Cache) Close() {
+	if c.tier != nil {
+		c.tier.close()
+	}
+}
 
 // Columns are the columns in the folder, the one that was used last first.
 func (c *Cache) Columns() ([]CachedColumn, error) {
+	if c.tier == nil {
+		return nil, nil
+	}
 	l, err := c.tier.lock(0)
 	if err != nil {
 		return nil, err

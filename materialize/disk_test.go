@@ -694,8 +694,17 @@ func TestFolderThatIsNotOursIsRefused(t *testing.T) {
 		{"file", func(p string) error { return os.WriteFile(p, nil, 0o600) }, "not a folder"},
 		{"open to a group", func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chmod(p, 0o770)) }, "others can write"},
 		{"open to all", func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chmod(p, 0o1777)) }, "others can write"},
-		{"somebody else's", func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chown(p, 12345, 12345)) }, "belongs to somebody else"},
 		{"below a file", func(p string) error { return os.WriteFile(filepath.Dir(p), nil, 0o600) }, "not a directory"},
+		{"with files", func(p string) error {
+			return errors.Join(os.Mkdir(p, 0o700), os.WriteFile(filepath.Join(p, "thesis.tex"), nil, 0o600))
+		}, "not empty"},
+		{"another program's", func(p string) error {
+			return errors.Join(os.Mkdir(p, 0o700), os.WriteFile(filepath.Join(p, tagName), []byte(tagText[:44]+"# by cargo\n"), 0o600))
+		}, "not a cache folder of hipofs"},
+		{"with a link for a tag", func(p string) error {
+			return errors.Join(os.Mkdir(p, 0o700), os.Symlink("nowhere", filepath.Join(p, tagName)))
+		}, "not a cache folder of hipofs"},
+		{"somebody else's", func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chown(p, 12345, 12345)) }, "belongs to somebody else"},
 	} {
 		path := in(tt.name)
 		if tt.name == "below a file" {
@@ -709,11 +718,56 @@ func TestFolderThatIsNotOursIsRefused(t *testing.T) {
 		if !errors.As(err, &ce) || !strings.Contains(err.Error(), tt.want) || strings.Contains(err.Error(), "\n") {
 			t.Errorf("%s: %v", tt.name, err)
 		}
+		if list, _ := os.ReadDir(path); len(list) > 1 {
+			t.Errorf("%s: something was written: %v", tt.name, list)
+		}
 	}
 	private := in("new")
 	open(t, Options{CacheDir: private}, "../hipo/testdata/codecs/tiny.hipo")
 	if st, err := os.Stat(private); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("a new folder has mode %v, %v", st.Mode(), err)
+	}
+}
+
+func TestTagThatWasBegunIsWrittenAnew(t *testing.T) {
+	dir := t.TempDir() // whoever made it was killed, or makes it now
+	if err := os.WriteFile(filepath.Join(dir, tagName), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := CheckCacheDir(dir); err != nil {
+		t.Error(err)
+	}
+	if b, err := os.ReadFile(filepath.Join(dir, tagName)); err != nil || string(b) != tagText {
+		t.Errorf("the tag is %q, %v", b, err)
+	}
+}
+
+func TestFolderThatIsEmptiedStaysACacheFolder(t *testing.T) {
+	dir := t.TempDir()
+	c := open(t, Options{CacheDir: dir}, wide(t, 1<<10))
+	for _, name := range []string{tagName, "lock"} {
+		if err := os.Remove(filepath.Join(dir, name)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	realPathOf(t, bank(t, c.View(), "T::wide").Columns[0])
+	if err := CheckCacheDir(dir); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestManyMakeOneFolder(t *testing.T) {
+	for range 50 {
+		dir := filepath.Join(t.TempDir(), "c")
+		errs := make(chan error)
+		for range 8 {
+			go func() { errs <- CheckCacheDir(dir) }()
+		}
+		for range 8 {
+			if err := <-errs; err != nil {
+				t.Fatal(err)
+			}
+		}
 	}
 }
 
