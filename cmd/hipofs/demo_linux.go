@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -44,6 +45,7 @@ func newDemo(stderr io.Writer) *cobra.Command {
 		Long:  demoHelp,
 		Args:  usage(0, 0, "demo takes no arguments"),
 		RunE: func(cmd *cobra.Command, args []string) error {
+			signal.Ignore(syscall.SIGPIPE) // who reads only the first lines leaves no mount
 			ctx, stop := untilSignal()
 			defer stop()
 			err := runDemo(ctx, cmd.OutOrStdout(), stderr)
