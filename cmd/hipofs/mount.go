@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	iofs "io/fs"
 	"log/slog"
 	"os"
 	"os/signal"
@@ -90,7 +91,7 @@ func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
 		Use:     name + " [OPTIONS] SOURCE... MOUNTPOINT",
 		Short:   "mount",
 		Long:    mountHelp,
-		Args:    cobra.ArbitraryArgs,
+		Args:    knownWord,
 		PreRunE: setFromEnvironment,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			return m.run(args)
@@ -103,6 +104,30 @@ func newMount(name string, args []string, stderr io.Writer) *cobra.Command {
 	flags.Func("grace", "", duration(&m.grace))
 	flags.FuncP("o", "o", "", func(s string) error { return m.setMountOptions(flags, s) })
 	return cmd
+}
+
+// knownWord refuses a single word that is nothing at all: a command, most likely,
+// that is called otherwise.
+func knownWord(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 || !isNothing(args[0]) {
+		return nil
+	}
+	word := args[0]
+	if cmd.HasParent() || strings.Contains(word, "/") {
+		return failure(statusUsage, "there is no file or folder %s; see %q", word, helpFor(cmd))
+	}
+	cmd.SuggestionsMinimumDistance = min(2, len(word)/2)
+	if near := cmd.SuggestionsFor(word); len(near) > 0 {
+		return failure(statusUsage, "there is no command or file %s; did you mean %s?", word, strings.Join(near, " or "))
+	}
+	return failure(statusUsage, "there is no command or file %s; %q lists the commands", word, "hipofs help")
+}
+
+// isNothing says whether a word names nothing that is there, nor could mean files.
+func isNothing(word string) bool {
+	_, err := os.Lstat(word)
+	return errors.Is(err, iofs.ErrNotExist) && word != "" && !strings.HasPrefix(word, "@") &&
+		!strings.ContainsAny(word, "*?[") && !strings.HasSuffix(word, ".hipo") && !url.MatchString(word)
 }
 
 // addFlags adds the options that every mount has, wherever it is.
