@@ -50,6 +50,12 @@ func (p *prefetching) update(f func(now *PrefetchProgress)) {
 
 func (p *prefetching) state(s string) { p.update(func(now *PrefetchProgress) { now.State = s }) }
 
+// NoColumns are those of the patterns that name no column.
+func (v *View) NoColumns(patterns []string) []string {
+	_, none := v.matching(patterns)
+	return none
+}
+
 // matching are the columns that patterns name, in their order, each once, and
 // the patterns that name none.
 func (v *View) matching(patterns []string) (columns []*Column, none []string) {

@@ -365,6 +365,11 @@ func (m *mount) open(ctx context.Context, sources []string, nodes string) (chain
 			m.note("no bank of these files has a schema; what they hold is in " + nodes)
 		}
 	}
+	if !m.logsToStderr() { // the log has it, too
+		for _, pattern := range chain.View().NoColumns(m.chain.Prefetch) {
+			m.note(fmt.Sprintf("--prefetch: no column is called %s; \"hipofs ls\" lists their names", pattern))
+		}
+	}
 	if m.fs.DotNames { // made for where case may not count
 		if a, b, ok := caseTwins(chain.View().Banks()); ok {
 			m.note(fmt.Sprintf("%s and %s differ in case only; where case does not count (Samba, Windows, macOS), one of them cannot be seen", a, b))
