@@ -169,7 +169,11 @@ func expandList(list string) (files, notes []string, err error) {
 	defer f.Close()
 	lines := bufio.NewScanner(f)
 	for n := 1; lines.Scan(); n++ {
-		word := strings.TrimSpace(lines.Text())
+		text := lines.Text()
+		if n == 1 {
+			text = strings.TrimPrefix(text, "\ufeff") // Windows' editors begin with it
+		}
+		word := strings.TrimSpace(text)
 		if i := strings.Index(word, " #"); i >= 0 {
 			word = strings.TrimSpace(word[:i])
 		}
