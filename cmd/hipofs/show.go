@@ -112,11 +112,13 @@ func show(stdout, stderr io.Writer, words []string, o materialize.Options, entry
 	fmt.Fprintf(out, "entry %d: event %d of record %d in %s, event tag %d, record tag %d\n",
 		ev.Entry, ev.Number, ev.Record, printable(ev.File), ev.Tag, ev.RecordTag)
 	var damage error
+	shown := 0
 	for i := range ev.Banks {
 		b := &ev.Banks[i]
 		if b.Node && !matchesAny(o.Banks, b.Name) {
 			continue
 		}
+		shown++
 		if b.Err != nil {
 			damage = b.Err
 			continue
@@ -126,6 +128,9 @@ func show(stdout, stderr io.Writer, words []string, o materialize.Options, entry
 	}
 	if err := out.Flush(); err != nil {
 		return err
+	}
+	if len(o.Banks) > 0 && shown == 0 && len(chain.View().Banks()) == 0 {
+		fmt.Fprintf(stderr, "hipofs: no bank of these files is called %s; \"hipofs ls\" lists their names\n", printable(strings.Join(o.Banks, " or ")))
 	}
 	if damage != nil {
 		return failure(statusSource, "%s", errorLine(damage))
