@@ -234,7 +234,7 @@ func flagError(cmd *cobra.Command, err error) error {
 		if invalid.GetFlag().Name == "o" {
 			return failure(statusUsage, "%v", invalid.Unwrap())
 		}
-		return failure(statusUsage, "%s %s: %v", dashed(invalid.GetFlag()), invalid.GetValue(), invalid.Unwrap())
+		return failure(statusUsage, "%s %s: %v", dashed(invalid.GetFlag()), invalid.GetValue(), wanted(invalid.Unwrap()))
 	}
 	return failure(statusUsage, "%v; %q lists the options", err, helpFor(cmd))
 }

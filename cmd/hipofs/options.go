@@ -318,7 +318,15 @@ func setFlag(flags *pflag.FlagSet, name, value string) error {
 	err := flags.Set(name, value)
 	var invalid *pflag.InvalidValueError
 	if errors.As(err, &invalid) {
-		return invalid.Unwrap()
+		err = invalid.Unwrap()
+	}
+	return wanted(err)
+}
+
+// wanted is what is wrong with a value, as users read it.
+func wanted(err error) error {
+	if number, ok := errors.AsType[*strconv.NumError](err); ok && number.Func == "ParseBool" {
+		return errors.New("want true or false")
 	}
 	return err
 }
