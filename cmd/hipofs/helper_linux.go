@@ -52,6 +52,9 @@ func runHelper(args []string, stdout, stderr io.Writer) int {
 	for _, o := range *options {
 		command = append(command, "-o", o)
 	}
+	// mount(8), and a boot with it, waits for the end of the helper, whatever -o, the
+	// environment and the user's settings say.
+	command = append(command, "--foreground=false", "--until-eof=false")
 	switch run(append(command, "--", source, dir), stdout, stderr) {
 	case 0:
 		return 0
