@@ -95,7 +95,7 @@ func copyFiles(from, ext, to string) error {
 
 // cleanUp ends what a script has left below its folder, and tells what it was.
 func cleanUp(dir string) (left []string) {
-	for _, p := range processes(dir) {
+	for _, p := range processes(dir + "/") { // script-help is not script-helper
 		left = append(left, fmt.Sprintf("process %d", p))
 		syscall.Kill(p, syscall.SIGKILL)
 	}
