@@ -22,7 +22,7 @@ import (
 // tier is a folder of finished columns, real .npy files that later mounts of the
 // same sources go by, and several processes at once:
 //
-//	CACHEDIR.TAG        tells backups to stay out, and hipofs that the folder is its own
+//	CACHEDIR.TAG        tells backups to stay out, and hipofs that the folder is its own; not where others have files, too
 //	lock                byte 0: what is in the folder changes; others: a column is being made
 //	SET/                one view of certain sources; the name is a hash of both
 //	    about           which they are
@@ -38,6 +38,7 @@ type tier struct {
 	size    int64 // bytes on disk, at most, beside what is being filled
 	threads int
 	log     *slog.Logger
+	shared  bool // there are files of others in the folder
 
 	mu      sync.Mutex
 	known   map[columnFile]stamp // files whose checksums this process has made, or compared
@@ -160,13 +161,12 @@ func openTier(dir string, size int64, threads int, log *slog.Logger) (*tier, err
 		f.Close()
 		return fail("it belongs to somebody else, or others can write it; name a folder of your own, or: chmod go-w %s", dir)
 	}
-	if mine, err := t.mine(); err != nil {
+	mine, err := t.mine()
+	if err != nil {
 		f.Close()
 		return fail("%v", reason(err))
-	} else if !mine {
-		f.Close()
-		return fail("it is not empty, and not a cache folder of hipofs; name one, or a folder that is empty or new")
 	}
+	t.shared = !mine
 	if err := t.tag(); err != nil {
 		f.Close()
 		return fail("it cannot be written: %v; name another folder", reason(err))
@@ -232,9 +232,10 @@ func (t *tier) tagged() (string, error) {
 	return string(b), err
 }
 
-// tag writes what tells backups to stay out, and hipofs that the folder is its own.
+// tag writes what tells backups to stay out, and hipofs that the folder is its own;
+// not where there are files of others, which backups are to take.
 func (t *tier) tag() error {
-	if text, err := t.tagged(); err == nil && text == tagText {
+	if text, err := t.tagged(); t.shared || err == nil && text == tagText {
 		return unix.Faccessat(int(t.dir.Fd()), ".", unix.W_OK, 0)
 	}
 	f, err := at(t.dir, tagName, unix.O_WRONLY|unix.O_CREAT)
@@ -279,12 +280,12 @@ func (t *tier) failed(err error) error {
 // lock waits for the numbered lock, which closing the file gives back, as does
 // the end of this process.
 func (t *tier) lock(n int64) (*os.File, error) {
-	f, err := at(t.dir, "lock", unix.O_RDWR)
+	f, err := at(t.dir, lockName, unix.O_RDWR)
 	if errors.Is(err, os.ErrNotExist) { // the first, or somebody has emptied the folder
 		if err := t.tag(); err != nil {
 			return nil, err
 		}
-		f, err = at(t.dir, "lock", unix.O_RDWR|unix.O_CREAT)
+		f, err = at(t.dir, lockName, unix.O_RDWR|unix.O_CREAT)
 	}
 	if err != nil {
 		return nil, err
@@ -344,6 +345,7 @@ const (
 	draftName  = "draft-"
 	aboutName  = "about"
 	tagName    = "CACHEDIR.TAG"
+	lockName   = "lock"
 )
 
 const tagText = "Signature: 8a477f597d28d172789f06886806bc55\n# Columns of HIPO files, kept by hipofs; it makes again what is removed.\n"

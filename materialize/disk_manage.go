@@ -47,6 +47,10 @@ func OpenCache(dir string) (*Cache, error) {
 		return &Cache{}, nil
 	case err != nil && !errors.Is(err, unix.ENOTDIR):
 		return nil, &CacheError{dir, reason(err).Error()}
+	case err == nil && !slices.ContainsFunc(list, func(e os.DirEntry) bool { return e.Name() == lockName }):
+		if text, err := os.ReadFile(filepath.Join(dir, tagName)); err != nil || string(text) != tagText {
+			return nil, &CacheError{dir, "it is not a cache folder of hipofs"}
+		}
 	}
 	t, err := openTier(dir, 0, runtime.GOMAXPROCS(0), slog.New(slog.DiscardHandler))
 	if err != nil {

@@ -695,15 +695,6 @@ func TestFolderThatIsNotOursIsRefused(t *testing.T) {
 		{"open to a group", func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chmod(p, 0o770)) }, "others can write"},
 		{"open to all", func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chmod(p, 0o1777)) }, "others can write"},
 		{"below a file", func(p string) error { return os.WriteFile(filepath.Dir(p), nil, 0o600) }, "not a directory"},
-		{"with files", func(p string) error {
-			return errors.Join(os.Mkdir(p, 0o700), os.WriteFile(filepath.Join(p, "thesis.tex"), nil, 0o600))
-		}, "not empty"},
-		{"another program's", func(p string) error {
-			return errors.Join(os.Mkdir(p, 0o700), os.WriteFile(filepath.Join(p, tagName), []byte(tagText[:44]+"# by cargo\n"), 0o600))
-		}, "not a cache folder of hipofs"},
-		{"with a link for a tag", func(p string) error {
-			return errors.Join(os.Mkdir(p, 0o700), os.Symlink("nowhere", filepath.Join(p, tagName)))
-		}, "not a cache folder of hipofs"},
 		{"somebody else's", func(p string) error { return errors.Join(os.Mkdir(p, 0o700), os.Chown(p, 12345, 12345)) }, "belongs to somebody else"},
 	} {
 		path := in(tt.name)
@@ -726,6 +717,45 @@ func TestFolderThatIsNotOursIsRefused(t *testing.T) {
 	open(t, Options{CacheDir: private}, "../hipo/testdata/codecs/tiny.hipo")
 	if st, err := os.Stat(private); err != nil || st.Mode().Perm() != 0o700 {
 		t.Errorf("a new folder has mode %v, %v", st.Mode(), err)
+	}
+}
+
+func TestFolderWithFilesOfOthersGetsNoTag(t *testing.T) {
+	for what, put := range map[string]func(dir string) error{
+		"files": func(dir string) error { return os.WriteFile(filepath.Join(dir, "thesis.tex"), nil, 0o600) },
+		"another program's tag": func(dir string) error {
+			return os.WriteFile(filepath.Join(dir, tagName), []byte(tagText[:44]+"# by cargo\n"), 0o600)
+		},
+		"a link that is the tag": func(dir string) error { return os.Symlink("nowhere", filepath.Join(dir, tagName)) },
+	} {
+		dir := t.TempDir()
+		if err := put(dir); err != nil {
+			t.Fatal(err)
+		}
+		before, err := os.ReadDir(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var ce *CacheError
+		if _, err := OpenCache(dir); !errors.As(err, &ce) || !strings.Contains(err.Error(), "not a cache folder of hipofs") {
+			t.Errorf("%s: looked at: %v", what, err)
+		}
+		if after, _ := os.ReadDir(dir); len(after) != len(before) {
+			t.Errorf("%s: looking wrote something: %v", what, after)
+		}
+		c := open(t, Options{CacheDir: dir}, wide(t, 1<<10))
+		realPathOf(t, bank(t, c.View(), "T::wide").Columns[0])
+		if b, err := os.ReadFile(filepath.Join(dir, tagName)); err == nil && string(b) == tagText {
+			t.Errorf("%s: backups leave the folder out now", what)
+		}
+		cache, err := OpenCache(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if columns, err := cache.Columns(); err != nil || len(columns) != 1 {
+			t.Errorf("%s: %d columns, %v", what, len(columns), err)
+		}
+		cache.Close()
 	}
 }
 
