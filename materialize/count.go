@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/zeebo/xxh3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/hipofs/hipofs/hipo"
@@ -408,42 +407,6 @@ func (c *Chain) verify(ctx context.Context, o Options, threads int) error {
 		s.file.Records = slices.Clip(good)
 	}
 	return nil
-}
-
-// knownSums are the checksums of the file's records by its index; nil if it has
-// none, or one of another time.
-func (s *source) knownSums(o Options) []recordSums {
-	if o.IndexDir == "" {
-		return nil
-	}
-	for _, path := range indexPaths(o.IndexDir, s.handle.name) {
-		indexed, head, err := loadIndex(path, s.handle, hipo.Options{MaxRecord: o.MaxRecord}, &known{parts: map[string]knownDictionary{}})
-		if err == nil && len(head.sums) == len(indexed.Records) {
-			sums, _ := matchSums(s.file.Records, indexed.Records, head.sums)
-			return sums
-		}
-	}
-	return nil
-}
-
-// compareStored compares stored bytes with their checksum, where there is one.
-func (s *source) compareStored(number, part int, stored []byte, r *recordSums) error {
-	want := r.whole
-	if part != hipo.Whole {
-		if part >= len(r.streams) {
-			return nil
-		}
-		want = sum{r.streams[part].xxh3, r.streams[part].known}
-	}
-	if want.known && xxh3.Hash(stored) != want.xxh3 {
-		return s.otherBytes(number)
-	}
-	return nil
-}
-
-// otherBytes is the damage of a record that only the index knows of.
-func (s *source) otherBytes(number int) error {
-	return &hipo.FormatError{File: s.info.Name, Record: number, Off: s.file.Records[number].Off, Msg: "its bytes are not those that were indexed"}
 }
 
 // verifyRecord reads record i and inflates every stream of it.

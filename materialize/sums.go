@@ -166,3 +166,39 @@ func (s *source) wasVerified(k chunkKey, err error) {
 		s.dropIndex(idx, "a column that it says to be whole is damaged")
 	}
 }
+
+// knownSums are the checksums of the file's records by its index; nil if it has
+// none, or one of another time.
+func (s *source) knownSums(o Options) []recordSums {
+	if o.IndexDir == "" {
+		return nil
+	}
+	for _, path := range indexPaths(o.IndexDir, s.handle.name) {
+		indexed, head, err := loadIndex(path, s.handle, hipo.Options{MaxRecord: o.MaxRecord}, &known{parts: map[string]knownDictionary{}})
+		if err == nil && len(head.sums) == len(indexed.Records) {
+			sums, _ := matchSums(s.file.Records, indexed.Records, head.sums)
+			return sums
+		}
+	}
+	return nil
+}
+
+// compareStored compares stored bytes with their checksum, where there is one.
+func (s *source) compareStored(number, part int, stored []byte, r *recordSums) error {
+	want := r.whole
+	if part != hipo.Whole {
+		if part >= len(r.streams) {
+			return nil
+		}
+		want = sum{r.streams[part].xxh3, r.streams[part].known}
+	}
+	if want.known && xxh3.Hash(stored) != want.xxh3 {
+		return s.otherBytes(number)
+	}
+	return nil
+}
+
+// otherBytes is the damage of a record that only the index knows of.
+func (s *source) otherBytes(number int) error {
+	return &hipo.FormatError{File: s.info.Name, Record: number, Off: s.file.Records[number].Off, Msg: "its bytes are not those that were indexed"}
+}
