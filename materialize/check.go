@@ -55,8 +55,7 @@ func Check(ctx context.Context, names []string, o CheckOptions, done func(Checke
 	}
 	var g errgroup.Group
 	g.SetLimit(threads)
-	memory := DefaultMemory()
-	shop := newWorkshop(threads, memory/2, min(memory/4, mostFetched))
+	shop := newSharedWorkshop(threads, DefaultMemory())
 	go func() {
 		for i, name := range names {
 			g.Go(func() error {

@@ -372,7 +372,7 @@ func (c *Chain) verify(ctx context.Context, o Options, threads int) error {
 		}
 		for i := range s.file.Records {
 			if slices.Contains(o.Without[s.info.Name], s.file.Records[i].Off) {
-				bad[i] = s.otherBytes(i)
+				bad[i] = s.otherBytes(i, "its bytes are not those that were indexed")
 				continue
 			}
 			g.Go(func() error {

@@ -437,7 +437,7 @@ func trusted(st iofs.FileInfo, owner uint32) error {
 }
 
 // mostIndexHead bounds the head of an index by the length of the file that it is about:
-// taken apart, it is several times as long. What a pass finds fits (mostTables).
+// taken apart, it is several times as long. What a pass finds fits: its tables are bounded alike.
 func mostIndexHead(length int64) int64 { return min(maxIndexHead, smallTables+2*length) }
 
 // readIndex reads the head of the index of a file of that length, and checks it

@@ -41,7 +41,7 @@ type Indexed struct {
 func Index(ctx context.Context, names []string, o IndexOptions, done func(Indexed)) error {
 	threads := cmp.Or(o.Threads, runtime.GOMAXPROCS(0))
 	o.Memory = cmp.Or(o.Memory, DefaultMemory())
-	x := &indexer{o: o, threads: threads, shop: newWorkshop(threads, o.Memory/2, min(o.Memory/4, mostFetched))}
+	x := &indexer{o: o, threads: threads, shop: newSharedWorkshop(threads, o.Memory)}
 	var g errgroup.Group
 	g.SetLimit(threads)
 	results := make(chan Indexed)

@@ -45,6 +45,12 @@ func newWorkshop(threads int, room, fetch int64) *workshop {
 	}
 }
 
+// newSharedWorkshop is for files that are gone through side by side, in as much
+// memory as one chain may take.
+func newSharedWorkshop(threads int, memory int64) *workshop {
+	return newWorkshop(threads, memory/2, min(memory/4, mostFetched))
+}
+
 // decoder gives a decoder, which rest takes back.
 func (w *workshop) decoder() *decoder {
 	w.mu.Lock()

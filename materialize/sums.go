@@ -129,8 +129,7 @@ func (s *source) noteDirectory(number int, rec *hipo.Record) {
 
 // notIndexed is the error about a record that is not as it was indexed.
 func (s *source) notIndexed(number int, what string) error {
-	fe := &hipo.FormatError{File: s.info.Name, Record: number, Off: s.file.Records[number].Off, Msg: what}
-	return fmt.Errorf("%w: %w", fe, ErrChanged)
+	return fmt.Errorf("%w: %w", s.otherBytes(number, what), ErrChanged)
 }
 
 // sinceIndexed makes of an error that came before the record's bytes could be
@@ -193,12 +192,12 @@ func (s *source) compareStored(number, part int, stored []byte, r *recordSums) e
 		want = sum{r.streams[part].xxh3, r.streams[part].known}
 	}
 	if want.known && xxh3.Hash(stored) != want.xxh3 {
-		return s.otherBytes(number)
+		return s.otherBytes(number, "its bytes are not those that were indexed")
 	}
 	return nil
 }
 
 // otherBytes is the damage of a record that only the index knows of.
-func (s *source) otherBytes(number int) error {
-	return &hipo.FormatError{File: s.info.Name, Record: number, Off: s.file.Records[number].Off, Msg: "its bytes are not those that were indexed"}
+func (s *source) otherBytes(number int, what string) error {
+	return &hipo.FormatError{File: s.info.Name, Record: number, Off: s.file.Records[number].Off, Msg: what}
 }
