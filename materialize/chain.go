@@ -46,7 +46,7 @@ type Options struct {
 	Banks     []string // patterns (path.Match) of the banks to show; nil: all
 	Skip      bool     // leave out unreadable files and damaged records; indexes are compared with, and not gone by
 
-	// Without, for Skip: where records begin that are left out, too, by file.
+	// Without, for Skip: where records begin that are left out, too, by file, ascending.
 	Without   map[string][]int64
 	Index     IndexMode    // when to count
 	IndexDir  string       // folder of indexes; "": none is read or written, also not beside the files

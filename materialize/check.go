@@ -133,6 +133,7 @@ func (k *checker) report() Checked {
 		r.Faults, r.MoreFaults = r.Faults[:mostTold], n-mostTold
 	}
 	r.Good = len(r.Faults) == 0
+	slices.Sort(r.Changed) // they come in any order
 	return k.found
 }
 
